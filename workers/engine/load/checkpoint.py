@@ -66,7 +66,13 @@ class Checkpoint:
         self.num_bytes = 0
         self._names: frozenset[str] | None = None
         if (model_dir / INDEX_NAME).exists():
-            self._open_shards(_weight_map(model_dir / INDEX_NAME))
+            weight_map = _weight_map(model_dir / INDEX_NAME)
+            if (model_dir / SINGLE_NAME).exists() and SINGLE_NAME not in weight_map.values():
+                raise ConfigError(
+                    f"{model_dir} holds {SINGLE_NAME} and {INDEX_NAME}, which names other files, "
+                    "so it holds two models: remove the one that is not meant"
+                )
+            self._open_shards(weight_map)
         else:
             check_form(model_dir)
             names = self._open(SINGLE_NAME).keys()

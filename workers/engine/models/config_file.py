@@ -33,15 +33,23 @@ class ConfigFile:
         """The fields that are not null."""
         return {key: value for key, value in self.raw.items() if value is not None}
 
+    def with_defaults(self, *defaults: Mapping[str, Any]) -> "ConfigFile":
+        """The file with these where it says nothing, the later ones first; a null stays one."""
+        merged: dict[str, Any] = {}
+        for table in (*defaults, self.raw):
+            merged |= table
+        return ConfigFile(self.path, merged)
+
     def outer(self, *more: str) -> dict[str, Any]:
         """What a file of several networks says of all of them, and the fields `more`."""
         return {key: self.raw[key] for key in (*_OUTER, *more) if key in self.raw}
 
-    def count(self, key: str, default: int | None = None) -> int:
-        """A positive integer. A default None makes it required."""
+    def count(self, key: str, default: int | None = None, *, least: int = 1) -> int:
+        """An integer from `least` on. A default None makes it required."""
         value = self._value(key, default)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise self.error(f"{key} is {value!r}, not a positive integer: fetch it again")
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            kind = "a positive integer" if least == 1 else f"an integer of {least} or more"
+            raise self.error(f"{key} is {value!r}, not {kind}: fetch it again")
         if value > (most := _MOST_LAYERS if key == "num_hidden_layers" else _MOST):
             raise self.error(f"{key} is {value}, more than {most}: fetch it again")
         return value

@@ -15,6 +15,14 @@ from workers.model_dir import read_eos_ids
 FULL: Final = "full_attention"
 SLIDING: Final = "sliding_attention"
 
+_OTHER_NAMES: Final = {
+    "swish": Gate.SILU,
+    "gelu_new": Gate.GELU_TANH,
+    "gelu_fast": Gate.GELU_TANH,
+    "gelu_python_tanh": Gate.GELU_TANH,
+}
+"""Further names that transformers has for the same functions."""
+
 
 def head_sizes(file: ConfigFile) -> tuple[int, int, int]:
     """Query heads, key heads and dimensions of a head."""
@@ -45,9 +53,10 @@ def attention(file: ConfigFile, rope: Rope | None = None, **features: Any) -> At
 def dense(file: ConfigFile, key: str = "hidden_act", gate: Gate = Gate.SILU) -> Dense:
     """The feed-forward network, whose gate is stated under `key` or is `gate`."""
     stated = file.raw.get(key) or gate.value
-    if stated not in list(Gate):
+    known = {**_OTHER_NAMES, **{each.value: each for each in Gate}}
+    if not isinstance(stated, str) or stated not in known:
         raise file.lacks(f"{key} = {stated!r}")
-    return Dense(width=file.count("intermediate_size"), gate=Gate(stated))
+    return Dense(width=file.count("intermediate_size"), gate=known[stated])
 
 
 def layer_windows(file: ConfigFile, window: int, default: Iterable[str]) -> tuple[int, ...]:
@@ -55,6 +64,12 @@ def layer_windows(file: ConfigFile, window: int, default: Iterable[str]) -> tupl
     count = file.count("num_hidden_layers")
     kinds = file.words("layer_types", count, (FULL, SLIDING)) or tuple(default)
     return tuple([window if kind == SLIDING else 0 for kind in kinds])
+
+
+def logit_cap(file: ConfigFile) -> float:
+    """The bound of logits, by a tangent; 0 for none."""
+    key = "final_logit_softcapping"
+    return file.number(key) if file.raw.get(key) else 0.0
 
 
 def tied_by(*tables: ConfigFile) -> dict[str, object]:

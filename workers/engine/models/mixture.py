@@ -12,7 +12,7 @@ from workers.engine.models.description import Experts
 
 def mixture(file: ConfigFile, *, renormalises: bool, **features: Any) -> Experts:  # noqa: ANN401
     """A mixture of the file's sizes, with `features` of `Experts`."""
-    if (stated := file.raw.get("hidden_act") or "silu") != "silu":
+    if (stated := file.raw.get("hidden_act") or "silu") not in ("silu", "swish"):
         raise file.lacks(f"hidden_act = {stated!r} in a mixture of experts")
     routing = Routing(
         num_experts=_num_experts(file),

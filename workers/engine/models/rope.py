@@ -14,7 +14,8 @@ from workers.engine.models.description import Rope, RopeKind
 
 _DEFAULT_THETA: Final = 10_000.0
 
-_LASTING: Final = ("rope_theta", "partial_rotary_factor")
+_SHARE: Final = "partial_rotary_factor"
+_LASTING: Final = ("rope_theta", _SHARE)
 """What scaling does not change."""
 
 _GROWTH: Final = "llama_4_scaling_beta"
@@ -36,24 +37,23 @@ def read_rope(
     stated = parameters or stated_rotation(file)
     kind = _kind(stated)
     base = stated if stated.raw.get("rope_theta") else file
-    share = stated if stated.raw.get("partial_rotary_factor") else file
+    share = stated if stated.raw.get(_SHARE) else file
     if kind is RopeKind.PROPORTIONAL:
         return Rope(
             dim=head_dim,
             theta=base.number("rope_theta", theta),
             kind=kind,
             factor=stated.number("factor", 1.0),
-            pairs=int(stated.number("partial_rotary_factor", 1.0) * head_dim // 2),
+            pairs=int(stated.number(_SHARE, 1.0) * head_dim // 2),
         )
-    dim = int(head_dim * share.number("partial_rotary_factor", 1.0))
+    dim = int(head_dim * share.number(_SHARE, 1.0))
     if dim % 2 or not 0 < dim <= head_dim:
         raise file.lacks(f"a rotation of {dim} of {head_dim} dimensions")
     rope = Rope(dim=dim, theta=base.number("rope_theta", theta), kind=kind)
     rope = _READERS[kind](file, stated, rope)
     if not stated.raw.get(_GROWTH):
         return rope
-    original = stated.count("original_max_position_embeddings")
-    return replace(rope, growth=stated.number(_GROWTH), original=original)
+    return replace(rope, growth=stated.number(_GROWTH), original=_original(file, stated))
 
 
 def stated_rotation(file: ConfigFile) -> ConfigFile:
@@ -65,6 +65,15 @@ def stated_rotation(file: ConfigFile) -> ConfigFile:
         return parameters
     kept = {key: parameters.raw[key] for key in _LASTING if key in parameters.raw}
     return ConfigFile(file.path, {**kept, **scaling.raw})
+
+
+def refuse_partial(file: ConfigFile, *rotations: ConfigFile) -> None:
+    """Refuse a share of each head to rotate, where engines read it differently: transformers turns
+    whole heads of these families. `rotations` none is the file's own.
+    """
+    for table in (file, *(rotations or (stated_rotation(file),))):
+        if table.raw.get(_SHARE) not in (None, 1):
+            raise file.lacks(f"{_SHARE} = {table.raw[_SHARE]!r} in this family")
 
 
 def scaled_window(file: ConfigFile, rope: Rope) -> int:
@@ -93,11 +102,11 @@ def _linear(_file: ConfigFile, stated: ConfigFile, rope: Rope) -> Rope:
     return replace(rope, factor=stated.number("factor"))
 
 
-def _llama3(_file: ConfigFile, stated: ConfigFile, rope: Rope) -> Rope:
+def _llama3(file: ConfigFile, stated: ConfigFile, rope: Rope) -> Rope:
     return replace(
         rope,
         factor=stated.number("factor"),
-        original=stated.count("original_max_position_embeddings"),
+        original=_original(file, stated),
         low=stated.number("low_freq_factor"),
         high=stated.number("high_freq_factor"),
     )
@@ -105,9 +114,8 @@ def _llama3(_file: ConfigFile, stated: ConfigFile, rope: Rope) -> Rope:
 
 def _yarn(file: ConfigFile, stated: ConfigFile, rope: Rope) -> Rope:
     """Peng et al., 2023. The magnitude is 0.1 ln(factor) + 1 unless stated."""
-    window = file.count("max_position_embeddings")
-    original = stated.count("original_max_position_embeddings", window)
-    factor = stated.number("factor", window / original)
+    original = _original(file, stated)
+    factor = stated.number("factor", file.count("max_position_embeddings") / original)
     magnitude = _yarn_magnitude(factor, 1.0)
     if stated.raw.get("mscale") and stated.raw.get("mscale_all_dim"):
         above, below = (stated.number(key) for key in ("mscale", "mscale_all_dim"))
@@ -123,18 +131,25 @@ def _yarn(file: ConfigFile, stated: ConfigFile, rope: Rope) -> Rope:
     )
 
 
+def _original(file: ConfigFile, stated: ConfigFile) -> int:
+    """The window before it was stretched. As in transformers, a file that states it beside the
+    rotation means that; without either it is the file's window.
+    """
+    key = "original_max_position_embeddings"
+    source = file if file.raw.get(key) else stated
+    return source.count(key, file.count("max_position_embeddings"))
+
+
 def _yarn_magnitude(factor: float, scale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
 def _long(file: ConfigFile, stated: ConfigFile, rope: Rope) -> Rope:
     """Ding et al., 2024: a divisor for each pair, and others for windows beyond the original."""
-    window = file.count("max_position_embeddings")
-    source = stated if stated.raw.get("original_max_position_embeddings") else file
-    original = source.count("original_max_position_embeddings", window)
-    magnitude = 1.0
-    if window > original:
-        magnitude = math.sqrt(1 + math.log(window / original) / math.log(original))
+    original, magnitude = _original(file, stated), 1.0
+    factor = stated.number("factor", file.count("max_position_embeddings") / original)
+    if factor > 1:
+        magnitude = math.sqrt(1 + math.log(factor) / math.log(original))
     return replace(
         rope,
         original=original,

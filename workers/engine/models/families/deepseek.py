@@ -31,6 +31,13 @@ _COMMON: Final[dict[str, Any]] = {
 _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     _LITE: {
         **_COMMON,
+        "vocab_size": 154_880,
+        "hidden_size": 2048,
+        "intermediate_size": 10_240,
+        "moe_intermediate_size": 1536,
+        "num_hidden_layers": 47,
+        "num_attention_heads": 20,
+        "max_position_embeddings": 202_752,
         "q_lora_rank": 768,
         "qk_nope_head_dim": 192,
         "v_head_dim": 256,
@@ -43,6 +50,13 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     },
     "deepseek_v3": {
         **_COMMON,
+        "vocab_size": 129_280,
+        "hidden_size": 7168,
+        "intermediate_size": 18_432,
+        "moe_intermediate_size": 2048,
+        "num_hidden_layers": 61,
+        "num_attention_heads": 128,
+        "max_position_embeddings": 4096,
         "q_lora_rank": 1536,
         "qk_nope_head_dim": 128,
         "v_head_dim": 128,

@@ -14,10 +14,11 @@ from workers.engine.models.decoder_keys import (
     decoder,
     dense,
     layer_windows,
+    logit_cap,
     tied_by,
 )
 from workers.engine.models.description import Gate, Layer, ModelDescription, Rope, TensorNames
-from workers.engine.models.rope import read_rope, stated_rotation
+from workers.engine.models.rope import read_rope, refuse_partial, stated_rotation
 
 MODEL_TYPES: Final = ("gemma3_text", "gemma3")
 ARCHITECTURES: Final = ("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration")
@@ -36,8 +37,6 @@ _DEFAULTS: Final = {
     "sliding_window_pattern": 6,
 }
 """Published files leave out what transformers has as a default."""
-
-"""What a file with a tower says beside the table of its text model."""
 
 _THETA: Final = 1e6
 _LOCAL_THETA: Final = 1e4
@@ -62,8 +61,7 @@ def describe(file: ConfigFile) -> ModelDescription:
     said = {**file.outer(), **text.stated, **tied_by(file, text)}
     text = ConfigFile(file.path, {**_DEFAULTS, **said})
     text.refuse(
-        "attn_logit_softcapping", "final_logit_softcapping", "use_bidirectional_attention",
-        "attention_bias",
+        "attn_logit_softcapping", "use_bidirectional_attention", "attention_bias",
     )  # fmt: skip
     full, local = _rotations(text)
     pattern, count = text.count("sliding_window_pattern"), text.count("num_hidden_layers")
@@ -82,7 +80,7 @@ def describe(file: ConfigFile) -> ModelDescription:
     ]
     return decoder(
         text, "Gemma 3", layers, tied=True, norm_offset=1, names=_NAMES,
-        embedding_scale=text.count("hidden_size") ** 0.5,
+        embedding_scale=text.count("hidden_size") ** 0.5, logit_cap=logit_cap(text),
     )  # fmt: skip
 
 
@@ -92,10 +90,12 @@ def _rotations(text: ConfigFile) -> tuple[Rope, Rope]:
     by_kind = text.table("rope_parameters")
     if FULL in by_kind.raw or SLIDING in by_kind.raw:
         kind = {"rope_parameters": by_kind.table(FULL).raw}
+        refuse_partial(text, by_kind.table(FULL), by_kind.table(SLIDING))
         scaled = stated_rotation(ConfigFile(text.path, {**text.raw, **kind}))
         full = read_rope(text, head_dim, parameters=scaled, theta=_THETA)
         local = read_rope(text, head_dim, parameters=by_kind.table(SLIDING), theta=_LOCAL_THETA)
         return full, local
+    refuse_partial(text)
     theta = text.number("rope_local_base_freq", _LOCAL_THETA)
     stated = ConfigFile(text.path, {"rope_theta": theta})
     return read_rope(text, head_dim, theta=_THETA), read_rope(text, head_dim, parameters=stated)

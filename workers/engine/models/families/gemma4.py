@@ -10,7 +10,15 @@ from typing import Any, Final
 
 from kernels.experts import GELU_TANH, Routing
 from workers.engine.models.config_file import ConfigFile
-from workers.engine.models.decoder_keys import FULL, SLIDING, attention, decoder, dense, tied_by
+from workers.engine.models.decoder_keys import (
+    FULL,
+    SLIDING,
+    attention,
+    decoder,
+    dense,
+    logit_cap,
+    tied_by,
+)
 from workers.engine.models.description import (
     Attention,
     Dense,
@@ -20,7 +28,7 @@ from workers.engine.models.description import (
     ModelDescription,
     TensorNames,
 )
-from workers.engine.models.rope import read_rope
+from workers.engine.models.rope import read_rope, refuse_partial
 
 _TOWERS: Final = ("gemma4", "gemma4_unified")
 _UNIFIED: Final = ("gemma4_unified", "gemma4_unified_text")
@@ -59,10 +67,14 @@ _DEFAULTS: Final[dict[str, Any]] = {
 }
 """What transformers has where a file says nothing."""
 
+_UNIFIED_DEFAULTS: Final = {
+    **_DEFAULTS,
+    "max_position_embeddings": 262_144,
+    "sliding_window": 1024,
+}
+
 _PATTERN: Final = 6
 """Where the file does not name the kinds of layers, one layer in this many has no window."""
-
-"""What a file with towers says beside the table of its text model."""
 
 _PARTS: Final = (
     "vision_tower.",
@@ -88,6 +100,7 @@ def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
     text = _text_of(file)
     text.refuse("attention_bias")
+    refuse_partial(text, text.table("rope_parameters").table(SLIDING))
     if (seen := text.raw.get("use_bidirectional_attention")) not in (None, False, "vision"):
         raise text.lacks(f"use_bidirectional_attention = {seen!r}")
     kinds = _kinds(text)
@@ -112,9 +125,7 @@ def describe(file: ConfigFile) -> ModelDescription:
         tied=True,
         names=_NAMES,
         embedding_scale=text.count("hidden_size") ** 0.5,
-        logit_cap=text.number("final_logit_softcapping")
-        if text.raw.get("final_logit_softcapping")
-        else 0.0,
+        logit_cap=logit_cap(text),
         side_vocab=text.count("vocab_size_per_layer_input") if side else 0,
     )
 
@@ -124,7 +135,8 @@ def _text_of(file: ConfigFile) -> ConfigFile:
     text = file.table("text_config") if file.raw.get("model_type") in _TOWERS else file
     kind = {"model_type": file.raw["model_type"]}
     said = {**file.outer(), **text.stated, **tied_by(file, text), **kind}
-    return ConfigFile(file.path, {**_DEFAULTS, **said})
+    default = _UNIFIED_DEFAULTS if file.raw["model_type"] in _UNIFIED else _DEFAULTS
+    return ConfigFile(file.path, {**default, **said})
 
 
 def _kinds(text: ConfigFile) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder_keys import FULL, SLIDING, attention, decoder, layer_windows
 from workers.engine.models.description import Layer, ModelDescription, TensorNames
 from workers.engine.models.mixture import mixture
-from workers.engine.models.rope import read_rope
+from workers.engine.models.rope import read_rope, refuse_partial
 
 MODEL_TYPES: Final = ("gpt_oss",)
 ARCHITECTURES: Final = ("GptOssForCausalLM",)
@@ -24,6 +24,13 @@ _NAMES: Final = TensorNames(router="mlp.router", alternate=True)
 _THETA: Final = 150_000.0
 
 _DEFAULTS: Final = {
+    "vocab_size": 201_088,
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 131_072,
     "head_dim": 64,
     "rms_norm_eps": 1e-5,
     "sliding_window": 128,
@@ -48,6 +55,7 @@ def describe(file: ConfigFile) -> ModelDescription:
     if "rope_scaling" in stated:
         del default["rope_parameters"]
     file = ConfigFile(file.path, {**default, **stated})
+    refuse_partial(file)
     rope = read_rope(file, file.count("head_dim"), theta=_THETA)
     biased = file.flag("attention_bias", default=True)
     experts = mixture(

@@ -18,6 +18,7 @@ from workers.engine.models.decoder_keys import (
     tied_by,
 )
 from workers.engine.models.description import Layer, ModelDescription, TensorNames
+from workers.engine.models.rope import refuse_partial
 
 _LLAMAS: Final = ("llama", "internlm3", "iquestcoder", "exaone")
 """transformers has one class for all of them."""
@@ -48,9 +49,66 @@ _FAMILIES: Final = {
 _OLD_NAMES: Final = {"qkv_bias": "attention_bias", "bias": "mlp_bias"}
 """Keys of InternLM3's first files, as transformers reads them."""
 
+_LLAMA: Final[dict[str, Any]] = {
+    "vocab_size": 32_000,
+    "hidden_size": 4096,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+}
 _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
-    "seed_oss": {"attention_bias": True},
+    "llama": _LLAMA,
+    "exaone": _LLAMA,
+    "internlm3": {
+        "vocab_size": 128_512,
+        "hidden_size": 4096,
+        "intermediate_size": 10_240,
+        "num_hidden_layers": 48,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 2,
+        "head_dim": 128,
+        "max_position_embeddings": 32_768,
+        "rms_norm_eps": 1e-5,
+    },
+    "iquestcoder": {
+        "vocab_size": 76_800,
+        "hidden_size": 5120,
+        "intermediate_size": 27_648,
+        "num_hidden_layers": 80,
+        "num_attention_heads": 40,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+    },
+    "mistral": {
+        **_LLAMA,
+        "intermediate_size": 14_336,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+    },
+    "seed_oss": {
+        "vocab_size": 155_136,
+        "hidden_size": 4096,
+        "intermediate_size": 27_648,
+        "num_hidden_layers": 64,
+        "num_attention_heads": 80,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 524_288,
+        "attention_bias": True,
+    },
     "ministral3": {
+        "vocab_size": 131_072,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 34,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 262_144,
+        "rms_norm_eps": 1e-5,
         "sliding_window": None,
         "rope_parameters": {
             "rope_type": "yarn",
@@ -64,8 +122,6 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     },
 }
 """What transformers has where a file says nothing."""
-
-"""What a file with a tower says beside the table of its text model."""
 
 _NAMES: Final = TensorNames(
     prefixes=("model.", "language_model.model.", "model.language_model."),
@@ -85,12 +141,13 @@ def describe(file: ConfigFile) -> ModelDescription:
     model_type = str(file.raw["model_type"])
     old = _OLD_NAMES.items() if model_type == "internlm3" else ()
     renamed = {name: file.raw[key] for key, name in old if key in file.raw}
-    stated = file.stated
-    default = {k: v for k, v in _DEFAULTS.get(model_type, {}).items() if k not in stated}
-    if "rope_scaling" in stated or "rope_theta" in stated:
-        default.pop("rope_parameters", None)
-    file = ConfigFile(file.path, {**file.raw, **default, **renamed})
+    default = {**_DEFAULTS[model_type]}
+    rotation = default.pop("rope_parameters", None)
+    file = ConfigFile(file.path, {**default, **file.raw, **renamed})
+    if rotation and not {"rope_parameters", "rope_scaling"} & file.stated.keys():
+        file = ConfigFile(file.path, {**file.raw, "rope_parameters": rotation})
     file.refuse("mlp_bias")
+    refuse_partial(file)
     is_mistral = model_type in _MISTRALS
     biased = file.flag("attention_bias") and not is_mistral
     out_biased = file.flag("attention_out_bias") if model_type == _SEED else biased

@@ -4,7 +4,7 @@ keys, head by head.
 Owns what their config.json says. Must not know tensors.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from workers.engine.models.config_file import ConfigFile
 from workers.engine.models.decoder_keys import (
@@ -16,9 +16,24 @@ from workers.engine.models.decoder_keys import (
     layer_windows,
 )
 from workers.engine.models.description import Layer, ModelDescription, TensorNames
+from workers.engine.models.rope import refuse_partial
 
 MODEL_TYPES: Final = ("qwen2", "qwen3")
 ARCHITECTURES: Final = ("Qwen2ForCausalLM", "Qwen3ForCausalLM")
+
+_DEFAULTS: Final[dict[str, Any]] = {
+    "vocab_size": 151_936,
+    "hidden_size": 4096,
+    "intermediate_size": 22_016,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 32,
+    "max_position_embeddings": 32_768,
+}
+"""What transformers has where a file says nothing."""
+
+_HEADS: Final[dict[str, dict[str, Any]]] = {"qwen2": {}, "qwen3": {"head_dim": 128}}
+"""As `_DEFAULTS`, of each `model_type`."""
 
 NAMES: Final = TensorNames(skipped=("mtp.",))
 """A head that drafts, if there is one (`workers.engine.drafting`)."""
@@ -26,7 +41,9 @@ NAMES: Final = TensorNames(skipped=("mtp.",))
 
 def describe(file: ConfigFile) -> ModelDescription:
     """See `families`."""
-    is_old = file.raw["model_type"] == "qwen2"
+    model_type = str(file.raw["model_type"])
+    file, is_old = file.with_defaults(_DEFAULTS, _HEADS[model_type]), model_type == "qwen2"
+    refuse_partial(file)
     biased = file.flag("attention_bias")
     layers = [
         Layer(
@@ -39,18 +56,25 @@ def describe(file: ConfigFile) -> ModelDescription:
             ),
             mlp=dense(file),
         )
-        for window in windows(file)
+        for window in _windows(file)
     ]
     return decoder(file, "Qwen2" if is_old else "Qwen3", layers, names=NAMES)
 
 
-def windows(file: ConfigFile) -> tuple[int, ...]:
+def stated_window(file: ConfigFile) -> int:
+    """The window of the layers that have one; 0 for none, which is also what a null says."""
+    if not file.flag("use_sliding_window") or file.raw.get("sliding_window", 0) is None:
+        return 0
+    return file.count("sliding_window", 4096)
+
+
+def _windows(file: ConfigFile) -> tuple[int, ...]:
     """The window of each layer: none, unless `use_sliding_window` says so; then the layers from
     `max_window_layers` on have one, or those that `layer_types` names.
     """
-    count = file.count("num_hidden_layers")
-    if not file.flag("use_sliding_window"):
+    count, window = file.count("num_hidden_layers"), stated_window(file)
+    if not window:
         return (0,) * count
-    first = min(count, file.count("max_window_layers", 28))
+    first = min(count, file.count("max_window_layers", 28, least=0))
     default = [FULL] * first + [SLIDING] * (count - first)
-    return layer_windows(file, file.count("sliding_window", 4096), default)
+    return layer_windows(file, window, default)

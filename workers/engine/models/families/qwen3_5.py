@@ -35,10 +35,14 @@ ARCHITECTURES: Final = (
 
 LINEAR: Final = "linear_attention"
 
-"""What a file with a tower says beside the table of its text model."""
-
 _DEFAULTS: Final = {
     "vocab_size": 248_320,
+    "hidden_size": 4096,
+    "intermediate_size": 12_288,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 32_768,
     "head_dim": 256,
     "partial_rotary_factor": 0.25,
     "linear_conv_kernel_dim": 4,
@@ -51,6 +55,9 @@ _DEFAULTS: Final = {
 """Published files leave out what transformers has as a default."""
 
 _MIXTURE_DEFAULTS: Final = {
+    "hidden_size": 2048,
+    "num_hidden_layers": 40,
+    "num_key_value_heads": 2,
     "num_experts": 256,
     "num_experts_per_tok": 8,
     "moe_intermediate_size": 512,
@@ -60,6 +67,8 @@ _MIXTURE_DEFAULTS: Final = {
 _NEXT_DEFAULTS: Final = {
     **_MIXTURE_DEFAULTS,
     "vocab_size": 151_936,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 48,
     "num_experts": 512,
     "num_experts_per_tok": 10,
 }

@@ -146,11 +146,11 @@ class _Life:
         return Woken()
 
     def serve_again(self) -> None:
-        """Nothing to do: requests look at the state."""
+        self._worker.engine_ready()
 
 
-class _Relay:
-    """What gateways are told, of which these requests need nothing."""
+class Relay:
+    """What gateways are told, of which these requests need nothing: they look at the state."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -159,7 +159,7 @@ class _Relay:
         self.epoch += 1
 
     def resides(self, state: str, due_s: float, trouble: str) -> None:
-        """Requests look at the state itself."""
+        """Nothing."""
 
 
 @dataclass
@@ -175,6 +175,7 @@ class Worker:
     sleeper: Sleeper | None = None
     lifecycle: Lifecycle | None = None
     life: _Life | None = None
+    relay: FrameRelay | None = None
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     is_removed: bool = False
     wake: trio.Event = field(default_factory=trio.Event)
@@ -190,7 +191,7 @@ class Worker:
                 await self._supervise()
             if self.turns is not None:
                 self.record = self.turns.record  # written after each measurement
-            self.turns = self.sleeper = self.lifecycle = None
+            self.turns = self.sleeper = self.lifecycle = self.relay = None
             self._orphan()
             await trio.sleep(self.world.chance.choice((0.05, 0.3, 1.0, 4.0)))
 
@@ -206,7 +207,8 @@ class Worker:
     async def _supervise(self) -> None:
         world = self.world
         config = WorkerConfig(
-            name=self.model.name, model="m", serves="m", gateways=(), max_seqs=1, token_budget=256,
+            name=self.model.name, model="m", serves=self.model.name, gateways=(), max_seqs=1,
+            token_budget=256,
             device="cuda:0", residency="always" if self.model.is_always else "on-demand",
             idle_s=self.model.idle_s,
         )  # fmt: skip
@@ -215,12 +217,12 @@ class Worker:
         self.turns = TurnTaker(config, lifecycle, cast("CardMemory", world.device), log, None, "f")
         if self.record is not None:
             self.turns.record = msgspec.structs.replace(self.record)
-        relay = cast("FrameRelay", _Relay())
+        self.relay = relay = self.new_relay(config, log, lifecycle)
         self.sleeper = sleeper = Sleeper(self.turns, lifecycle, log)
         sleeper.join(relay)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(sleeper.run)
-            nursery.start_soon(self._serve)
+            nursery.start_soon(self.serve)
             while lifecycle.state is not EngineState.LEAVING:
                 self.wake = trio.Event()
                 if lifecycle.state is EngineState.ASLEEP:
@@ -249,6 +251,7 @@ class Worker:
             lifecycle.on(LifeEvent.PROVEN)
             nursery.start_soon(sleeper.after_start, cast("EngineLife", life))
             lifecycle.policy.ready(trio.current_time())
+            self.engine_ready()
         await life.ended.wait()
         lifecycle.on(LifeEvent.EXITED)
         self.queue += self.running
@@ -272,11 +275,13 @@ class Worker:
                 delay_s = lifecycle.delay_after_death(
                     trio.current_time(), is_permanent=False, is_outside=True, is_rank=False
                 )
+                self.engine_gone(is_final=delay_s is None)
                 if delay_s is None:
                     lifecycle.on(LifeEvent.GIVE_UP)
                     await self.wake.wait()
                     return
                 lifecycle.on(LifeEvent.RETRY)
+                relay.engine_restarts()
                 if delay_s >= AGAIN_S and turns.is_on_demand:
                     turns.failed("", delay_s)
                     lifecycle.on(LifeEvent.SLEEP)
@@ -305,7 +310,22 @@ class Worker:
         elif model.is_always and not life.ended.is_set():
             device.hold(life.process.pid, model.awake)
 
-    async def _serve(self) -> None:
+    def new_relay(
+        self,
+        config: WorkerConfig,  # noqa: ARG002 (of a real relay)
+        log: WorkerLog,  # noqa: ARG002
+        lifecycle: Lifecycle,  # noqa: ARG002
+    ) -> FrameRelay:
+        """What stands between the engine and gateways."""
+        return cast("FrameRelay", Relay())
+
+    def engine_ready(self) -> None:
+        """Gateways hear that the engine serves."""
+
+    def engine_gone(self, *, is_final: bool) -> None:
+        """Gateways hear that the engine has died."""
+
+    async def serve(self) -> None:
         """What gateways do: send what waits to an engine that serves, and report the demand."""
         await trio.sleep(self.world.chance.choice((0.01, 0.2, 1.0)))
         told: tuple[int, int] | None = None
@@ -371,12 +391,16 @@ class Worker:
         elif before is EngineState.STOPPED:
             if not self.model.is_always:
                 self.lifecycle.on(LifeEvent.SLEEP)
+            self._epoch_ends()
             self.wake.set()
         elif before is EngineState.WAITING or state is EngineState.ENDING:
             self.wake.set()
         elif state is EngineState.DRAINING and life is not None:
             self.world.nursery.start_soon(self._drain_and_replace, life)
+        elif before is EngineState.STARTING and life is None:
+            self._epoch_ends()
         elif state is EngineState.REPLACING and before is not state and life is not None:
+            self._epoch_ends()
             self.world.nursery.start_soon(life.leave)
 
     async def _drain_and_replace(self, life: _Life) -> None:
@@ -384,7 +408,12 @@ class Worker:
         state = None if self.lifecycle is None else self.lifecycle.state
         if self.lifecycle is not None and self.life is life and state is EngineState.DRAINING:
             self.lifecycle.on(LifeEvent.DRAINED)
+            self._epoch_ends()
             await life.leave()
+
+    def _epoch_ends(self) -> None:
+        if self.relay is not None:
+            self.relay.engine_restarts()
 
     async def remove(self) -> None:
         """The worker drains and ends, and its model is gone."""
@@ -410,16 +439,25 @@ class World:
         self.served = 0
         self.last = ""
         self.nursery: trio.Nursery
-        self.workers = {one.name: Worker(self, one) for one in models}
+        self.workers = {one.name: self.new_worker(one) for one in models}
 
     async def forget(self, pid: int) -> None:
         """The engine of a dead supervisor sees that, and ends."""
         await trio.sleep(self.chance.choice((0.05, 0.5, 2.0)))
         self.device.held.pop(pid, None)
 
+    def new_worker(self, model: Model) -> Worker:
+        return Worker(self, model)
+
+    def begin(self) -> None:
+        """Start what runs beside the workers."""
+
+    async def finish(self) -> None:
+        """What follows once all was served, within the same time."""
+
     def add(self, model: Model) -> None:
         if model.name not in self.workers:
-            self.workers[model.name] = worker = Worker(self, model)
+            self.workers[model.name] = worker = self.new_worker(model)
             self.nursery.start_soon(worker.live)
 
     def reboot(self) -> None:
@@ -444,6 +482,7 @@ class World:
         `trio.TooSlowError` if it was not `within_s`.
         """
         async with trio.open_nursery() as self.nursery:
+            self.begin()
             for worker in self.workers.values():
                 self.nursery.start_soon(worker.live)
             for pause_s, act in schedule:
@@ -452,8 +491,9 @@ class World:
             began = trio.current_time()
             try:
                 with trio.fail_after(within_s):
-                    while self._has_work:  # noqa: ASYNC110 (clocks jump)
+                    while self.has_work:  # noqa: ASYNC110 (clocks jump)
                         await trio.sleep(0.5)
+                    await self.finish()
             finally:
                 self.last = self.shown()
             took_s = trio.current_time() - began
@@ -461,7 +501,7 @@ class World:
         return took_s
 
     @property
-    def _has_work(self) -> bool:
+    def has_work(self) -> bool:
         """Whether a request waits for what can come. A stopped worker's requests are refused."""
         return any(
             (one.queue or one.running) and not one.is_removed and not one.is_stopped

@@ -18,6 +18,7 @@ from starlette.types import Scope
 from config import KeyConfig
 from gateway.api import MAX_SESSION_CHARS, ApiError
 from gateway.http.edge import EdgeSettings
+from gateway.http.refused_access import Reason, RefusedAccess
 from gateway.turn import Caller
 from protocol.addresses import is_loopback_host, is_numeric_host
 
@@ -58,6 +59,7 @@ class Authenticator:
     """
 
     def __init__(self, settings: EdgeSettings) -> None:
+        self.refused = RefusedAccess()
         self._settings = settings
 
     def identify(self, scope: Scope) -> Caller:
@@ -68,16 +70,18 @@ class Authenticator:
         if self._settings.keys:
             return Caller.of_key(self._key_of(scope), session, headers, sent)
         if not _is_local(scope, sent):
-            raise _unauthorized(
+            raise self._refusal(
+                "no keys here",
+                scope,
                 "This gateway has no API keys, so it answers only clients on its own machine that "
-                "name it by 127.0.0.1 or localhost; add [[keys]] to its configuration."
+                "name it by 127.0.0.1 or localhost; add [[keys]] to its configuration.",
             )
         return Caller(admin=True, session=session, headers=headers, sent=sent)
 
     def check_admin(self, scope: Scope) -> None:
         """Raise `ApiError` 401 or 403 unless the caller is local or holds an admin key."""
         if not _is_local(scope, dict(scope["headers"])) and not self.identify(scope).admin:
-            raise ApiError(403, _ADMINS_ONLY)
+            raise self._refusal("not an admin", scope, _ADMINS_ONLY)
 
     def check_page(self, scope: Scope) -> None:
         """Like `check_admin`, for data that a web page reads. The page may also come from an
@@ -93,7 +97,7 @@ class Authenticator:
                     403, "Without API keys, open this as http://127.0.0.1:PORT/ instead."
                 )
         if not self.identify(scope).admin:
-            raise ApiError(403, _ADMINS_ONLY)
+            raise self._refusal("not an admin", scope, _ADMINS_ONLY)
 
     def origin_of(self, scope: Scope) -> str | None:
         """The origin of the web page that sends the request if it is an allowed origin; None for a
@@ -112,8 +116,10 @@ class Authenticator:
         host = (header_of(scope, b"host") or "").lower()
         if netloc == host and is_loopback_host(_without_port(netloc)):
             return None
-        raise ApiError(
-            403, "Web pages of this origin may not use the gateway ([gateway] allowed_origins)."
+        raise self._refusal(
+            "foreign page",
+            scope,
+            "Web pages of this origin may not use the gateway ([gateway] allowed_origins).",
         )
 
     def _is_allowed_page(self, scope: Scope) -> bool:
@@ -128,12 +134,20 @@ class Authenticator:
         if scheme.lower() != "bearer" or not secret.strip():
             secret = header_of(scope, b"x-api-key") or ""
         if not secret.strip():
-            raise _unauthorized("An API key is needed: send `Authorization: Bearer KEY`.")
+            text = "An API key is needed: send `Authorization: Bearer KEY`."
+            raise self._refusal("no key", scope, text)
         presented = "sha256:" + hashlib.sha256(secret.strip().encode("latin-1")).hexdigest()
         held = [key for key in self._settings.keys if compare_digest(key.hash, presented)]
         if not held:
-            raise _unauthorized("This API key is not known here.")
+            raise self._refusal("unknown key", scope, "This API key is not known here.")
         return held[0]
+
+    def _refusal(self, reason: Reason, scope: Scope, message: str) -> ApiError:
+        """Note the refusal. Returns its error: 403 if another key or page would not help."""
+        self.refused.note(reason, scope, message)
+        if reason in ("not an admin", "foreign page"):
+            return ApiError(403, message)
+        return ApiError(401, message, code="invalid_api_key")
 
 
 def _is_local(scope: Scope, sent: Mapping[bytes, bytes]) -> bool:
@@ -183,10 +197,6 @@ def header_of(scope: Scope, name: bytes) -> str | None:
             text: str = value.decode("latin-1")
             return text
     return None
-
-
-def _unauthorized(message: str) -> ApiError:
-    return ApiError(401, message, code="invalid_api_key")
 
 
 def session_of_headers(

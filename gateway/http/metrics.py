@@ -9,18 +9,20 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.http.client_metrics import ClientTokens
 from gateway.http.edge import EdgeSettings, FleetGauges
 from gateway.http.gen_ai_metrics import GenAiMetrics
+from gateway.http.refused_access import RefusedAccess
 from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import ModelView, WorkerView
 from gateway.spending import MICRO, SpendingFigures
-from gateway.telemetry import RequestTrace
+from gateway.telemetry import COUNTED, RequestTrace
 from protocol.messages import CacheUse, DraftResults, Load
+from protocol.version import VERSION
 
 CONTENT_TYPE: Final = b"text/plain; version=0.0.4; charset=utf-8"
 
@@ -39,6 +41,7 @@ class Metrics:
         self._registry, self._shown = CollectorRegistry(), CollectorRegistry()
         self._shown.register(_Shown(self._registry, process))
         self._registry.register(_Fleet(models, gauges))
+        ProcessCollector(registry=self._registry)
         self._registry.register(_Spending(spending))
         self.turns = TurnMetrics(known=lambda: _known_ends(models()))
         self._registry.register(self.turns)
@@ -50,6 +53,10 @@ class Metrics:
     def show_rates(self, settings: EdgeSettings) -> None:
         """Add the refusals by the rate limits of `settings`."""
         self._registry.register(_Rates(settings))
+
+    def show_refused(self, refused: RefusedAccess) -> None:
+        """Add the clients that were kept out."""
+        self._registry.register(_Refused(refused))
 
     def observe(self, trace: RequestTrace) -> None:
         """Count a request that is over."""
@@ -151,6 +158,9 @@ class _Fleet(Collector):
             "Requests whose client left before the first token.",
             now.detached_requests,
         )
+        yield _gauge(
+            "herma_build_info", "1, with the version that runs.", ("version",), [((VERSION,), 1.0)]
+        )
         yield GaugeMetricFamily(
             "herma_tasks", "Tasks of the event loop; constant while idle.", now.tasks
         )
@@ -159,9 +169,7 @@ class _Fleet(Collector):
         yield from _of_workers(now.workers)
         yield from _of_engines(now.workers)
         for name, value in now.counters.items():
-            yield CounterMetricFamily(
-                f"herma_{name}", f"{name.replace('_', ' ')} since the start.", value
-            )
+            yield CounterMetricFamily(f"herma_{name}", COUNTED.get(name, name), value)
 
     def describe(self) -> Iterator[Metric]:
         """Describe nothing: the names depend on the fleet, which registering must not read."""
@@ -371,6 +379,21 @@ class _Rates(Collector):
             "Requests refused for what a key (name) or an address may use in a minute.",
             ("scope", "name", "unit"),
             () if limits is None else limits.refusals.items(),
+        )
+
+
+class _Refused(Collector):
+    """Reads who was kept out at each scrape."""
+
+    def __init__(self, refused: RefusedAccess) -> None:
+        self._refused = refused
+
+    def collect(self) -> Iterator[Metric]:
+        yield _counter(
+            "herma_access_refused",
+            "Requests refused for their key, their machine or their web page (401 and 403).",
+            ("reason",),
+            (((reason,), count) for reason, count in self._refused.counts.items()),
         )
 
 

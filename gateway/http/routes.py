@@ -71,6 +71,7 @@ def edge_app(edge: Edge) -> "EdgeApp":
     authenticator = Authenticator(edge.settings)
     metrics = Metrics(edge.shown_models, edge.gauges, edge.spending, edge.process)
     metrics.show_rates(edge.settings)
+    metrics.show_refused(authenticator.refused)
     generation = Generation(edge, metrics)
 
     def on(path: str, **handlers: Handler) -> Route:

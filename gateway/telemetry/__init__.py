@@ -4,7 +4,7 @@ Must not know the listeners or any metrics library.
 """
 
 from gateway.telemetry.audit_trail import AuditTrail
-from gateway.telemetry.counters import GatewayCounters
+from gateway.telemetry.counters import COUNTED, GatewayCounters
 from gateway.telemetry.event_feed import EventFeed, Listener, PublishedEvent
 from gateway.telemetry.event_words import Level, words_of
 from gateway.telemetry.fleet_events import (

@@ -6,6 +6,7 @@ import pytest
 from starlette.types import ASGIApp
 
 from config import KeyConfig, hash_api_key
+from gateway.http.refused_access import RefusedAccess
 from gateway.http.routes import edge_app
 from tests.fakes.asgi import Exchange, Script, chat_body, scripted_edge
 
@@ -178,3 +179,45 @@ async def test_who_is_local(header: tuple[bytes, bytes], is_local: bool, has_key
     assert metrics.status == (200 if is_local else 401)
     models = await Exchange(app, method="GET", path="/v1/models", headers=(header,)).run()
     assert models.status == (200 if is_local and not has_keys else 401)
+
+
+async def test_who_is_kept_out_is_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+    """By the reason, once a minute at most, with the client's address and without what it sent."""
+    app = edge_app(scripted_edge(Script(), keys=KEYS))
+    with caplog.at_level("WARNING", "gateway.http.refused_access"):
+        for headers in ((), (_bearer("wrong-secret"),), (_bearer("wrong-secret"),)):
+            assert (await _get(app, "/v1/models", *headers, client=REMOTE)).status == 401
+        assert (await _get(app, "/metrics", _bearer(SECRET), client=REMOTE)).status == 403
+        answer = await _get(app, "/v1/models", (b"origin", b"http://evil.example"))
+        assert answer.status == 403
+    page = "Web pages of this origin may not use the gateway ([gateway] allowed_origins)."
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused a client at 192.0.2.7: An API key is needed: send `Authorization: Bearer KEY`.",
+        "refused a client at 192.0.2.7: This API key is not known here.",
+        "refused a client at 192.0.2.7: This page needs an API key with `admin = true`.",
+        f"refused a client at 127.0.0.1: {page}",
+    ]
+    metrics = await _get(app, "/metrics", _bearer(ADMIN_SECRET), client=REMOTE)
+    found = [line for line in metrics.content.decode().splitlines() if "access_refused" in line]
+    assert found[2:] == [
+        'herma_access_refused_total{reason="no key"} 1.0',
+        'herma_access_refused_total{reason="unknown key"} 2.0',
+        'herma_access_refused_total{reason="no keys here"} 0.0',
+        'herma_access_refused_total{reason="not an admin"} 1.0',
+        'herma_access_refused_total{reason="foreign page"} 1.0',
+    ]
+
+
+def test_a_flood_of_wrong_keys_is_a_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    """It says how many there were between."""
+    now = 100.0
+    refused = RefusedAccess(lambda: now)
+    for _ in range(480):
+        refused.note("unknown key", {"client": REMOTE}, "no.")
+        now += 0.25
+    refused.note("unknown key", {}, "no.")
+    assert [record.getMessage() for record in caplog.records] == [
+        "refused a client at 192.0.2.7: no.",
+        "refused a client at 192.0.2.7: no. (239 more since the last such line)",
+        "refused a client at ?: no. (239 more since the last such line)",
+    ]

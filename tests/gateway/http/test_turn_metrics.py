@@ -14,9 +14,10 @@ from gateway.http.edge import FleetGauges
 from gateway.http.metrics import Metrics
 from gateway.http.turn_metrics import TurnMetrics
 from gateway.routing import WorkerView
-from gateway.telemetry import RequestTrace
+from gateway.telemetry import COUNTED, GatewayCounters, RequestTrace
 from protocol.ids import WorkerId
 from protocol.messages import Load
+from protocol.version import VERSION
 from tests.fakes.asgi import model_view
 
 FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
@@ -145,3 +146,15 @@ def test_what_is_shown_is_clean_and_begins_at_0() -> None:
             [checker, "check", "metrics"], input=text, capture_output=True, check=False
         )
         assert (said.returncode, said.stdout, said.stderr) == (0, b"", b"")
+
+
+def test_every_metric_says_what_it_is() -> None:
+    """In words of its own, beside the usual figures of a process and the version."""
+    counters = GatewayCounters().as_dict()
+    assert {*counters, "unroutable_frames"} == {*COUNTED}
+    gauges = FleetGauges(counters=counters)
+    text = Metrics(tuple, lambda: gauges).render().decode()
+    helps = dict(re.findall(r"^# HELP (\S+) (.*)$", text, re.MULTILINE))
+    assert not [name for name, said in helps.items() if not re.match(r"[A-Z0-9].+\.$", said)]
+    assert f'herma_build_info{{version="{VERSION}"}} 1.0' in text
+    assert "process_resident_memory_bytes" in helps

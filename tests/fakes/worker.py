@@ -330,6 +330,15 @@ def prompt_ids(submit: Submit) -> list[int]:
     return list(unpack_tokens(submit.prompt_ids))
 
 
+class WithoutFiles(FakeWorker):
+    """A worker that has not sent the model's text files."""
+
+    def say(self, message: FromWorker) -> None:
+        """Send any other message."""
+        if not isinstance(message, Files):
+            super().say(message)
+
+
 @asynccontextmanager
 async def open_worker(
     address: str, worker: FakeWorker | None = None, *, ready: bool = True

@@ -1,6 +1,7 @@
 """Steps of attention with poisoned surroundings, and what must come out of them in float64."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -228,3 +229,12 @@ def distance(out: Tensor, wanted: Tensor) -> float:
     assert torch.equal(numbers, ~out.double().isnan())
     difference = out.double()[numbers] - wanted[numbers]
     return float(difference.norm() / wanted[numbers].norm())
+
+
+def laid_out(segments: Sequence[tuple[int, int]], first_row: int) -> list[ExtendSegment]:
+    """Segments (start, length) one after another in the rows of a step, from `first_row` on."""
+    laid, row = [], first_row
+    for index, (start, length) in enumerate(segments):
+        laid.append(ExtendSegment(row, length, start, index))
+        row += length
+    return laid

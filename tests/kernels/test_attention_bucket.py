@@ -2,7 +2,6 @@
 
 # ruff: noqa: ANN001, ANN202, N803 - device code is typed by Triton
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,14 +13,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from kernels.attention import NO_ROW, ExtendSegment, PagedPlan, reference
+from kernels.attention import NO_ROW, PagedPlan, reference
 from kernels.attention.config import LIBRARY_GRAIN, DecodeConfig, PrefillConfig, WriteConfig
 from kernels.attention.decode import decode
 from kernels.attention.prefill import prefill
 from kernels.attention.shares import decode_shares
 from kernels.attention.work import SegmentBucket, prefill_work, segment_bucket, to_device
 from kernels.attention.write import qk_norm_rope_write
-from tests.kernels.attention_cases import EPS, Case, Runs, Segments, Shape, make_case
+from tests.kernels.attention_cases import EPS, Case, Runs, Segments, Shape, laid_out, make_case
 from tests.kernels.test_attention_work import CONFIGS
 
 # Few programs: the interpreter takes a millisecond for each that has nothing to do.
@@ -56,14 +55,6 @@ def test_partial_results_take_what_a_bucket_can_need(
     assert asked.value.args[0] <= 1.01 * bucket.num_partials * num_heads * 129
 
 
-def _laid_out(segments: Sequence[tuple[int, int]], first_row: int) -> list[ExtendSegment]:
-    laid, row = [], first_row
-    for index, (start, length) in enumerate(segments):
-        laid.append(ExtendSegment(row, length, start, index))
-        row += length
-    return laid
-
-
 @given(LIVES, CONFIGS, st.sampled_from([1, 2, 4, 16]), st.integers(1, 8), st.integers(0, 5))
 def test_a_bucket_holds_the_work_of_any_segments(
     segments: list[tuple[int, int]], config: PrefillConfig, group: int, num_kv: int, spare: int
@@ -72,7 +63,7 @@ def test_a_bucket_holds_the_work_of_any_segments(
     whatever their pasts. With fixed cuts the bounds are chosen, and `holds` says for which
     segments.
     """
-    laid, num_rows = _laid_out(segments, 3), sum(length for _, length in segments)
+    laid, num_rows = laid_out(segments, 3), sum(length for _, length in segments)
     bucket = segment_bucket(num_rows + spare, len(segments) + spare, group * num_kv, num_kv, config)
     assume(bucket.holds(laid))
     words = np.zeros(bucket.num_words, np.int32)
@@ -91,7 +82,7 @@ def test_segments_may_begin_later_than_they_were_cut_for(
     segments: list[tuple[int, int]], config: PrefillConfig, group: int, steps: list[int]
 ) -> None:
     """Every row still meets every key once, and what else the words say stays."""
-    laid, num_rows = _laid_out(segments, 0), sum(length for _, length in segments)
+    laid, num_rows = laid_out(segments, 0), sum(length for _, length in segments)
     bucket = segment_bucket(num_rows, len(segments), group * 2, 2, config)
     words, moves = np.zeros((2, bucket.num_words), np.int32)
     bucket.lay_out(laid, 0, words)
@@ -123,7 +114,7 @@ def test_the_bounds_are_no_larger_than_needed() -> None:
     config = PrefillConfig(rows=16, tile=16, warps=4, stages=2, target=16, piece=16)
     bucket = segment_bucket(32, 2, 2, 2, config)
     assert (bucket.num_items, bucket.num_partials) == (8 + 3, 16 * 8 + 32)
-    work = prefill_work(_laid_out([(10_000, 16), (9_990, 16)], 0), 0, 2, 2, config, library=False)
+    work = prefill_work(laid_out([(10_000, 16), (9_990, 16)], 0), 0, 2, 2, config, library=False)
     assert len(work.items) == 8
     assert work.num_partials == 16 * 8
     assert len(work.merges) == bucket.num_rows
@@ -134,7 +125,7 @@ def test_what_does_not_fit_is_refused(segments: Segments) -> None:
     """More rows, or more segments, than the bounds are made for."""
     bucket = segment_bucket(8, 2, 4, 2, PrefillConfig(16, 16, 4, 2, target=8))
     with pytest.raises(ValueError, match="do not fit"):
-        bucket.lay_out(_laid_out(segments, 0), 0, np.zeros(bucket.num_words, np.int32))
+        bucket.lay_out(laid_out(segments, 0), 0, np.zeros(bucket.num_words, np.int32))
 
 
 def test_the_library_has_no_bucket() -> None:

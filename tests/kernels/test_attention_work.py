@@ -10,7 +10,16 @@ from kernels.attention import ExtendSegment, library, paged
 from kernels.attention.config import EXTEND_CONFIG, LIBRARY_GRAIN, PrefillConfig
 from kernels.attention.prefill import parts_of
 from kernels.attention.work import HostWork, prefill_work
-from tests.kernels.attention_cases import EPS, Case, Segments, Shape, distance, expected, make_case
+from tests.kernels.attention_cases import (
+    EPS,
+    Case,
+    Segments,
+    Shape,
+    distance,
+    expected,
+    laid_out,
+    make_case,
+)
 
 SEGMENTS = st.lists(st.tuples(st.integers(0, 700), st.integers(2, 90)), min_size=1, max_size=5)
 CONFIGS = st.builds(
@@ -29,14 +38,6 @@ CONFIGS = st.builds(
 )
 
 
-def _laid_out(segments: list[tuple[int, int]], first_row: int) -> list[ExtendSegment]:
-    laid, row = [], first_row
-    for index, (start, length) in enumerate(segments):
-        laid.append(ExtendSegment(row, length, start, index))
-        row += length
-    return laid
-
-
 def _seen(work: HostWork, num_rows: int) -> list[list[tuple[int, int]]]:
     """The key ranges of each row's items, up to the row's own position."""
     seen: list[list[tuple[int, int]]] = [[] for _ in range(num_rows)]
@@ -53,7 +54,7 @@ def test_every_row_meets_every_key_once(
     """Every row meets every key once for any segments, heads and pieces; partial results have slots
     of their own.
     """
-    laid = _laid_out(segments, num_decodes)
+    laid = laid_out(segments, num_decodes)
     work = prefill_work(laid, num_decodes, 2 * group, 2, config, library=False)
     num_rows = sum(length for _, length in segments)
     seen = _seen(work, num_rows)
@@ -80,7 +81,7 @@ def test_pieces_start_at_whole_tiles(
     segments: list[tuple[int, int]], config: PrefillConfig
 ) -> None:
     """The kernel's whole tiles rely on it; the longest items come first."""
-    items = prefill_work(_laid_out(segments, 0), 0, 4, 2, config, library=False).items
+    items = prefill_work(laid_out(segments, 0), 0, 4, 2, config, library=False).items
     assert not (items[:, 4] % config.tile).any()
     assert (np.diff(items[:, 5] - items[:, 4]) <= 0).all()
 
@@ -93,8 +94,8 @@ def test_steps_of_any_segments_share_one_scratch(
     """Steps of any segments fit into one scratch, whose size is known before the steps, however
     they are cut.
     """
-    work = prefill_work(_laid_out(segments, 0), 0, num_heads, num_kv, EXTEND_CONFIG, library=False)
-    whole = prefill_work(_laid_out([(0, 2)], 0), 0, num_heads, num_kv, EXTEND_CONFIG, library=False)
+    work = prefill_work(laid_out(segments, 0), 0, num_heads, num_kv, EXTEND_CONFIG, library=False)
+    whole = prefill_work(laid_out([(0, 2)], 0), 0, num_heads, num_kv, EXTEND_CONFIG, library=False)
     sizes = [
         parts_of(torch.device("meta"), num_heads, num_kv, 128, one)[0].numel()
         for one in (work, whole)

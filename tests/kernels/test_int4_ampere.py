@@ -2,8 +2,6 @@
 are cut up, and on a card its answers.
 """
 
-import re
-import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from importlib.util import find_spec
@@ -13,7 +11,6 @@ from typing import Final
 
 import pytest
 import torch
-import triton
 from torch import Tensor
 from torch.nn import functional
 
@@ -27,6 +24,7 @@ from kernels.linear.int4_check import CheckedProduct
 from kernels.linear.int4_verdict import CandidateKernel
 from kernels.recorder import record_launches
 from tests.kernels import emulated_ampere
+from tests.kernels.cubins import resources
 
 KIB: Final = 1024
 CARDS: Final = {
@@ -333,18 +331,9 @@ def test_it_compiles_for_a_card_without_spills(arch: int, tmp_path: Path) -> Non
                 has_norm=swiglu and config.eights <= 2, has_residual=not swiglu, swiglu=swiglu
             ),
         )  # fmt: skip
-        used = _resources(int4_ampere.int4_ampere.cubin(constants), tmp_path)
+        used = resources(int4_ampere.int4_ampere.cubin(constants), tmp_path)
         assert (used["STACK"], used["LOCAL"]) == (0, 0), constants
         assert used["REG"] * 32 * config.warps_m * config.teams <= 65536
-
-
-def _resources(cubin: bytes, room: Path) -> dict[str, int]:
-    """What NVIDIA's tool says of a kernel: registers, and bytes of local memory."""
-    path = room / "kernel.cubin"
-    path.write_bytes(cubin)
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    said = subprocess.run([tool, "-res-usage", path], capture_output=True, check=True, text=True)
-    return {name: int(count) for name, count in re.findall(r"([A-Z]+):(\d+)", said.stdout)}
 
 
 _HAS_CARD: Final = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)

@@ -28,6 +28,7 @@ from kernels.experts.choose import Way
 from kernels.experts.mxfp4 import Mxfp4Tiles
 from kernels.recorder import record_launches
 from tests.kernels import emulated_ampere, emulated_experts
+from tests.kernels.cubins import resources
 from tests.kernels.drawn_mixtures import (
     Inputs,
     Mixture,
@@ -209,7 +210,7 @@ def test_it_compiles_for_a_card_without_spills(arch: int, tmp_path: Path) -> Non
         tiles = mxfp4.chosen(GPT_OSS, x_rows, ARCHES[arch] * KIB, is_up=is_up)
         of = mxfp4.Product(is_up, GPT_OSS, GPT_OSS, 4, has_bias=True)
         constants = mxfp4.constants_of(of, tiles, arch)
-        used = _resources(mxfp4.mxfp4_experts.cubin(constants), tmp_path)
+        used = resources(mxfp4.mxfp4_experts.cubin(constants), tmp_path)
         assert used["STACK"] == 0, constants
         assert used["LOCAL"] == 0, constants
         assert used["REG"] * 32 * tiles.warps * tiles.blocks <= 65536
@@ -243,15 +244,6 @@ def test_its_machine_code_reads_no_register_that_nothing_writes(
     written = set(re.findall(r"\*/ +(?:@\S+ +)?U\S+ +(?:UP\w+, )?(UR\d+)", code))
     assert read
     assert read <= written
-
-
-def _resources(cubin: bytes, room: Path) -> dict[str, int]:
-    """What NVIDIA's tool says of a kernel: registers, and bytes of local memory."""
-    path = room / "kernel.cubin"
-    path.write_bytes(cubin)
-    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-    said = subprocess.run([tool, "-res-usage", path], capture_output=True, check=True, text=True)
-    return {name: int(count) for name, count in re.findall(r"([A-Z]+):(\d+)", said.stdout)}
 
 
 _HAS_CARD: Final = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (8, 0)

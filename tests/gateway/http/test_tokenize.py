@@ -9,13 +9,13 @@ import trio
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
 from gateway.link import model_files
-from protocol.messages import Files, FromWorker, GetFiles, Submit
+from protocol.messages import Files, GetFiles, Submit
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway, wait_until
 from tests.fakes.served import PATIENCE_S, Reply, ask, served
 from tests.fakes.text_files import make_tokenizer
 from tests.fakes.whole_gateway import whole_gateway
-from tests.fakes.worker import DIGEST, FakeWorker, prompt_ids
+from tests.fakes.worker import DIGEST, FakeWorker, WithoutFiles, prompt_ids
 
 USER = [{"role": "user", "content": "Hi, what is the weather?"}]
 TOOL = {"type": "function", "function": {"name": "get_weather", "parameters": {"type": "object"}}}
@@ -97,15 +97,6 @@ async def test_a_model_whose_tokenizer_is_not_here_yet_is_503() -> None:
         reply = await ask(url, "POST", "/tokenize", b'{"prompt":"a"}')
     assert reply.status == 503
     assert int(reply.headers["retry-after"]) > 0
-
-
-class WithoutFiles(FakeWorker):
-    """A worker that has not sent the model's text files."""
-
-    def say(self, message: FromWorker) -> None:
-        """Anything else."""
-        if not isinstance(message, Files):
-            super().say(message)
 
 
 async def test_a_model_with_providers_alone_has_no_tokenizer() -> None:

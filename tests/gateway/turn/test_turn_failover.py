@@ -12,10 +12,10 @@ from gateway.turn import health_probes as recovery_probes
 from gateway.turn import retry_policy as losses
 from gateway.turn.caller import Caller
 from gateway.turn.retry_policy import MOST
-from protocol.messages import Abort, Files, FromWorker, GetFiles, Load, Submit
+from protocol.messages import Abort, Files, GetFiles, Load, Submit
 from tests.fakes.provider import KEY, FakeProvider, open_provider
 from tests.fakes.running_gateway import RunningGateway, chain_of, open_gateway, wait_until
-from tests.fakes.worker import PATIENCE_S, FakeWorker, open_worker
+from tests.fakes.worker import PATIENCE_S, FakeWorker, WithoutFiles, open_worker
 
 
 def counts(gateway: RunningGateway, *kinds: str) -> list[int]:
@@ -180,15 +180,6 @@ async def test_a_probe_that_is_refused_for_load_has_not_failed() -> None:
         await gateway.wait_local()
         assert not worker.rejections
         assert counts(gateway, "health probe failed", "fallback off") == [0, 1]
-
-
-class WithoutFiles(FakeWorker):
-    """A worker that has not sent the model's text files."""
-
-    def say(self, message: FromWorker) -> None:
-        """Anything else."""
-        if not isinstance(message, Files):
-            super().say(message)
 
 
 @asynccontextmanager

@@ -364,8 +364,8 @@ def _then_rounded(activate: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 @pytest.mark.parametrize("batch", [1, 8, 64])
 def test_all_rows_of_a_small_batch_are_checked(batch: int) -> None:
-    """All rows of a small batch are checked. Of more rows eight are, the first and the last among
-    them: a fault may be in any row.
+    """All rows of a small batch are checked. In a larger batch eight rows are checked, the first
+    and the last included, because a fault may be in any row.
     """
     bench = EngineBench(
         BenchClient(MemoryChannel()), SMOKE, None, 99, lambda _: EngineBar(), lambda _: 0

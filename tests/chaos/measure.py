@@ -19,7 +19,7 @@ IN_FLIGHT_S = 0.05
 
 @dataclass(slots=True)
 class Injection:
-    """One fault and what came of it; times in seconds since 1970, durations in seconds.
+    """One fault and its effects; times in seconds since 1970, durations in seconds.
 
     `hit` are the streams that ran on the victim. `able_at`: from when on the victim could serve.
     `late_s`: the most that a sleeping thread of the harness was late, which no fault causes.

@@ -57,13 +57,17 @@ max_output_tokens = {answer_tokens}
 limits = {{ daily = {limit} }}
 """
 ANSWER_TOKENS: Final = 8
-"""Of each answer of the provider, and at the most: a request costs what is reserved for it."""
+"""The length of each answer of the provider, and its cap, so that a request costs what is reserved
+for it.
+"""
 
 
 PROMPT_TOKEN_S: Final = 0.0005
-"""Of each engine. Without it a prompt of 770 tokens takes two steps here, 30 ms on an idle machine
-and ten times as long on a loaded one; one of an agent takes a hundred steps of a card. A prefix
-must be worth more than some running answers, or where a second try lands says nothing."""
+"""The time that each engine takes for a token of a prompt. Without it a prompt of 770 tokens takes
+two steps here, 30 ms on an idle machine and ten times as long on a loaded one; one of an agent
+takes a hundred steps of a card. A prefix must be worth more than some running answers, or where a
+second try lands says nothing.
+"""
 
 
 class Pair:

@@ -49,7 +49,9 @@ PAID_PER_INJECTION: Final = 30
 MAX_TRIES: Final = 4
 FREED_S: Final = 1.0
 LEAST_CACHED: Final = 0.9
-"""Of the cut streams that come again; a worker that is much busier than the other is left."""
+"""The least share of cached prompt tokens in cut streams that are sent again. A worker that is much
+busier than the other loses its conversations.
+"""
 LINK_PATIENCE_S: Final = 0.3
 """A link whose proxy stands still for longer may be lost: heartbeats come every 0.2 s and are
 waited for for 0.6 s."""
@@ -235,7 +237,7 @@ class PairStory:
                 self._told.other_gap_s += [max(gaps)] if gaps else []
 
     async def _check_marked(self) -> None:
-        """What they should have said is learned afterwards."""
+        """Check the marked streams. Their expected answers are found afterwards."""
         prompts = [prompt for prompt, _ in self._marked]
         try:
             expected = await learn(self._pair.url(0), prompts, concurrency=4)

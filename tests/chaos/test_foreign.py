@@ -13,8 +13,8 @@ from tests.chaos.foreign import FAULTS, Level, run_foreign
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["tokens", "text"])
 async def test_what_clients_see_of_all_faults(tmp_path: Path, level: Level) -> None:
-    """Of all faults clients see nothing at token level, and at text level one clear error behind
-    the first byte.
+    """Clients see none of the faults at token level, and at text level one clear error after the
+    first byte.
     """
     with trio.fail_after(240):
         seen = await run_foreign(tmp_path / "f", level, 1)

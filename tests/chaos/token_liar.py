@@ -223,7 +223,7 @@ def _empty_for_ever(liar: Liar, sequence: FakeSequence) -> None:
 
 
 def _steps_for_ever(liar: Liar, _: FakeSequence) -> None:
-    """The engine steps, and nothing comes of the sequence."""
+    """The engine steps, and sends nothing of the sequence."""
     liar.again_and_again(liar.load)
 
 

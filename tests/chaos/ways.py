@@ -86,7 +86,7 @@ def _pairs(case: Case) -> set[tuple[object, object]]:
 
 
 def run(bed: Bed, cases: list[Case]) -> dict[Case, str]:
-    """What came of each case: `whole`, `moved`, `error`, or what is wrong with it."""
+    """The outcome of each case: `whole`, `moved`, `error`, or what is wrong with it."""
     found = _run_lanes(bed, [case for case in cases if case.what not in ("health", "gone")])
     for _ in range(NUM_AGAIN):
         found |= _run_lanes(bed, never_asked(bed, found))
@@ -221,7 +221,7 @@ def _delta(api: str, event: dict[str, Any]) -> str:
 
 
 def table(found: dict[Case, str]) -> Iterator[str]:
-    """What came of it, a line for each way and a column for each place."""
+    """The outcomes, with a line for each way and a column for each place."""
     yield "| what breaks | way | " + " | ".join(PLACES) + " |"
     yield "|---|---|" + "---|" * len(PLACES)
     told: dict[tuple[str, str], dict[str, Counter[str]]] = {}

@@ -108,8 +108,9 @@ def tools() -> Any:
 
 
 def tool_runner() -> Any:
-    """The SDK's own loop. Of 2.14 it asks the server to hold the conversation, and sends all of it
-    once that is refused; 0.87 sends all of it anyway.
+    """The SDK's own loop. The loop of version 2.14 asks the server to hold the conversation, and
+    sends the whole conversation once that is refused; version 0.87 always sends the whole
+    conversation.
     """
     ran = []
 

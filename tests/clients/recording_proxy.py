@@ -20,8 +20,8 @@ _HOP: Final = {"connection", "keep-alive", "transfer-encoding", "host", "accept-
 
 @dataclass
 class Asked:
-    """A request and what came of it. `status` is 0 while there is no head; `is_whole` says whether
-    the answer ended as its head promised.
+    """A request and its answer. `status` is 0 while there is no head; `is_whole` says whether the
+    answer ended as its head promised.
     """
 
     method: str
@@ -107,8 +107,8 @@ class RecordingProxy:
         self._server.server_close()
 
     def turns(self) -> list[Asked]:
-        """The requests for an answer of the model that have tools; what else a client asks for
-        (titles, counts) is left out. Of a client without tools, all requests for an answer.
+        """The requests for an answer of the model that have tools; other requests of a client
+        (titles, counts) are left out. For a client without tools, all requests for an answer.
         """
         answers = [one for one in self.asked if one.method == "POST" and _is_generation(one.path)]
         return [one for one in answers if (one.json or {}).get("tools")] or answers

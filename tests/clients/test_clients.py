@@ -100,7 +100,7 @@ def test_calls_arrive_typed(seen: dict[str, Any]) -> None:
 
 
 def test_a_result_is_answered(seen: dict[str, Any]) -> None:
-    """The client sends back the call that it got, and what came of it."""
+    """The client sends back the call that it got, with its result."""
     assert seen["round_trip"] == {"text": "It is sunny in Athens."}
 
 

@@ -18,7 +18,7 @@ from tests.clients.turns import NOTE, run_turn, scripted_gateway
 from tests.fakes.herma_process import HermaProcess
 
 MIN_CACHED: Final = 0.9
-"""Of the second request's prompt: all but the call and its result."""
+"""The least cached share of the second request's prompt: all but the call and its result."""
 
 pytestmark = pytest.mark.slow
 

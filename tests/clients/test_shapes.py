@@ -24,7 +24,7 @@ from tests.fakes.herma_process import HermaProcess
 
 MIN_REQUESTS: Final = 20
 MIN_CACHED: Final = 0.95
-"""Of the prompt before, which the client sends again."""
+"""The least cached share of the previous prompt, which the client sends again."""
 
 BLOCK_TOKENS: Final = 32
 """The cache keeps whole blocks of tokens, and the prompt's end differs from the text before a

@@ -1,4 +1,5 @@
-"""One turn of a client from clients.toml against a gateway: its home, its words, what came of it.
+"""One turn of a client from clients.toml against a gateway: its home directory, its prompt and the
+outcome.
 
 Owns the client's surroundings and the engine's script. Must not judge what it sees.
 

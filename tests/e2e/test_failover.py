@@ -18,7 +18,9 @@ from tests.fakes.responses_checker import ResponsesChecker
 
 BOUND_S = 120.0
 TOKENS = 250
-"""Of a streamed answer, at 10 ms each: time enough to kill its engine in the middle."""
+"""The length of a streamed answer, at 10 ms a token: enough time to kill its engine in the
+middle.
+"""
 
 Texts = dict["Read", str]
 

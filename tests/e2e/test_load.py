@@ -23,7 +23,9 @@ WARM_REQUESTS = 300
 ROUNDS = 3
 ROUND_REQUESTS = 240
 MAX_GROWTH_BYTES = 6 * 2**20
-"""Of a process in the round in which it grew least: what leaks, leaks in each."""
+"""The most that a process may grow in the round in which it grew least: a leak shows in each
+round.
+"""
 
 MAX_TOKENS = 12
 

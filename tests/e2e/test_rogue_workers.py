@@ -151,7 +151,7 @@ def _stopped(herma: HermaProcess) -> Iterator[None]:
 
 
 def _one_line(herma: HermaProcess, text: str) -> None:
-    """Exactly one line of the log says so, now and after the rogue has tried again."""
+    """Exactly one line of the log has the text, now and after the rogue has tried again."""
     wait_until(lambda: any(text in line for line in herma.output), text)
     _ask(herma)
     assert len([line for line in herma.output if text in line]) == 1, text

@@ -213,8 +213,8 @@ def test_a_supervisor_that_dies_while_its_worker_sleeps(
 def test_an_engine_of_others_that_is_away_keeps_nobody_waiting(
     tmp_path: Path, runtime: Path, card: TurningCard
 ) -> None:
-    """What it will take of the card is never known, and its process is none of ours: as long as it
-    is away the models of the card take their turns without it.
+    """An attached engine that is away has no known memory, and its process is not Herma's. While it
+    is away, the other models of the card take turns without it.
     """
     attached = (
         '\n[[workers]]\nname = "c"\nmodel = "builtin:herma-tiny"\nengine = "vllm"\n'

@@ -66,7 +66,7 @@ class FakeRunner:
         self._poison = count(-1, -1)
 
     def launch(self, plan: StepPlan) -> None:
-        """Queue a step. Whoever has ended is never named again."""
+        """Queue a step. A sequence that has ended is never named again."""
         assert self.known.issuperset(plan.ended)
         self.known.difference_update(plan.ended)
         for start in plan.started:

@@ -146,7 +146,7 @@ class CardDrafts(HostDrafts):
         self._held.pop(seq, None)
 
     def num_to_draft(self, num_sequences: int, room: int) -> int:
-        """As many as it may, for all sequences the same."""
+        """The most drafts that fit, the same number for all sequences."""
         del num_sequences, room
         if not self._vary:
             return self._depth

@@ -30,7 +30,7 @@ from protocol.transport import LocalRouter, RouterSocket, is_local
 M = TypeVar("M")
 BOUND_S = 120.0
 REGULAR_NONCES = 1_000_000
-"""Those of the regular pings are at most this. Pongs with higher ones are recorded."""
+"""The largest nonce of the regular pings. Pongs with higher nonces are recorded."""
 JOINED_NONCE = 2 * REGULAR_NONCES
 
 

@@ -114,7 +114,9 @@ class HermaProcess:
         self._lines.put(None)
 
     def close(self) -> None:
-        """Kill what is left of it, also what has lost its parent and would hold the output open."""
+        """Kill the remaining processes, also those that have lost their parent and would hold the
+        output open.
+        """
         for pid, _ in left_behind(self._mark):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ import trio
 import trio.lowlevel
 
 TEMPLATE_TOKENS = 7
-"""Of a request without words."""
+"""The tokens of a request without words."""
 
 _STREAM = [("content-type", "text/event-stream")]
 _JSON = [("content-type", "application/json")]

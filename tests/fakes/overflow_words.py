@@ -85,4 +85,6 @@ MESSAGES: Final[dict[str, Knows]] = {
 }
 
 RATE: Final[Knows] = _any_of(r"rate limit", r"too many requests", r"per[\s_-]?minute")
-"""Such a text is no overflow to pi, opencode, Cline and strands-agents, whatever else it says."""
+"""For pi, opencode, Cline and strands-agents a text with these words is not an overflow, whatever
+else it says.
+"""

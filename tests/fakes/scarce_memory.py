@@ -44,8 +44,8 @@ PLACES: Final = (
 
 
 class Shortage(NamedTuple):
-    """`place` finds memory `after` times, then none for `lasts` calls. Those of one place follow
-    each other.
+    """`place` finds memory `after` times, then none for `lasts` calls. The shortages of one place
+    follow each other.
     """
 
     place: str

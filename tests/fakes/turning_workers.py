@@ -231,7 +231,7 @@ class Worker:
             nursery.cancel_scope.cancel()
 
     async def _one_life(self, nursery: trio.Nursery, relay: FrameRelay) -> None:
-        """As `EngineSupervisor` does it."""
+        """Like `EngineSupervisor._one_life`."""
         lifecycle, sleeper, turns = self.lifecycle, self.sleeper, self.turns
         assert lifecycle is not None
         assert sleeper is not None
@@ -376,7 +376,7 @@ class Worker:
             self.turns.wish(cast("Any", change))
 
     def restart(self, *, force: bool) -> None:
-        """As `EngineSupervisor.restart` does it."""
+        """Like `EngineSupervisor.restart`."""
         if self.lifecycle is None or self.sleeper is None:
             return
         before = self.lifecycle.state

@@ -19,7 +19,7 @@ from gateway.http.server.response import HttpDate
 
 SILENT_PEER_S = 30.0
 LONGEST_S = 1_000.0
-"""Of virtual time: whatever lasts longer hangs."""
+"""The bound in virtual time: a test that takes longer hangs."""
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Peer:
         return bytes(received)
 
     async def until(self, mark: bytes) -> bytes:
-        """What comes up to `mark`."""
+        """The received bytes up to `mark`."""
         received = b""
         while mark not in received:
             part = await self.stream.receive_some(65_536)

@@ -237,8 +237,8 @@ class FakeWorker:
         self._news = trio.Event()
 
     def _embed(self, embed: Embed) -> None:
-        """As many numbers as wanted: that of the prompt's tokens, then zeros. A worker that pauses
-        does not answer.
+        """An embedding of the wanted size: the number of the prompt's tokens, then zeros. A worker
+        that pauses does not answer.
         """
         if self.pause_after is not None:
             return

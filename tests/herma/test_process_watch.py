@@ -125,7 +125,9 @@ def _connected(port: int, count: int) -> Iterator[list[socket.socket]]:
 
 
 def test_one_that_is_off_the_port_gets_no_connections_and_comes_back() -> None:
-    """What it had not accepted is reset, so that clients ask again and reach the other."""
+    """Connections that it had not accepted are reset, so that clients ask again and reach the other
+    process.
+    """
     with socket.socket() as claim:
         claim.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         claim.bind(("127.0.0.1", 0))

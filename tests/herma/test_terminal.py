@@ -48,7 +48,7 @@ def test_a_pipe_gets_lines_as_wide_as_they_are(capsys: pytest.CaptureFixture[str
 
 
 def test_a_narrow_terminal_leaves_out_columns_before_it_folds_cells() -> None:
-    """As many as it must, in their order; a pipe gets all."""
+    """The table leaves out as few columns as fit, in their order; a pipe gets all columns."""
     rows = [["NAME", "STATE", "PHASE", "PID"], ["w" * 30, "ready", "-", "1" * 16], ["v", "down"]]
     lines = f"table_lines({rows}, spare=spare)"
     draw = "from herma.terminal import table_lines\nfor spare in [], ['PHASE', 'PID']:\n"

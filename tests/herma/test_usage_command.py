@@ -208,7 +208,9 @@ def test_without_a_file_it_says_that_limits_are_not_shown(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """No table of limits would read as if there were none. Of two gateways none is guessed."""
+    """A missing table of limits would read as if there were none. With two gateways the command
+    does not guess one.
+    """
     (elsewhere / "herma.toml").unlink()
     running(monkeypatch)
     assert main(["usage"]) == 0

@@ -26,7 +26,7 @@ _SOURCES: Final = Path(mxfp4.__file__).parent
 _HEADERS: Final = {
     "ampere.h": "emulated_card.h", "hopper.h": "emulated_rounded.h", "multiply.h": "",
 }  # fmt: skip
-"""What stands for those of a source."""
+"""The emulated headers that replace those of a source."""
 _ARCH: Final = 80
 _BEYOND: Final = 32
 """Rows behind an answer, for a kernel that takes its place for another."""
@@ -61,7 +61,7 @@ class Product(NamedTuple):
 
 
 def gate_up(card: Card, given: Product, activation: Activation, tiles: mxfp4.Mxfp4Tiles) -> Tensor:
-    """As `mxfp4.gate_up`."""
+    """Like `mxfp4.gate_up`."""
     width = given.stack.shape[0] // given.num_experts // 2
     out = _poisoned(given.routed.experts.numel(), width, given.x.dtype)
     _run(card, given, out, None, activation, tiles, 1)
@@ -69,7 +69,7 @@ def gate_up(card: Card, given: Product, activation: Activation, tiles: mxfp4.Mxf
 
 
 def down(card: Card, given: Product, residual: Tensor, tiles: mxfp4.Mxfp4Tiles) -> Tensor:
-    """As `mxfp4.down`."""
+    """Like `mxfp4.down`."""
     out = _poisoned(*residual.shape, residual.dtype)
     _run(card, given, out, residual, None, tiles, given.routed.experts.shape[1])
     return _written(out)
@@ -78,7 +78,7 @@ def down(card: Card, given: Product, residual: Tensor, tiles: mxfp4.Mxfp4Tiles) 
 def listed_gate_up(
     card: Card, given: Product, activation: Activation, tiles: listed.ListedTiles
 ) -> Tensor:
-    """As `listed.gate_up`."""
+    """Like `listed.gate_up`."""
     width = given.stack.shape[0] // given.num_experts // 2
     out = _poisoned(given.routed.experts.numel(), width, given.x.dtype)
     _run_listed(card, given, out, activation, tiles)
@@ -96,7 +96,7 @@ def listed_down(card: Card, given: Product, tiles: listed.ListedTiles) -> Tensor
 def rounded_gate_up(
     card: Card, given: Product, activation: Activation, tiles: rounded.RoundedTiles
 ) -> Tensor:
-    """As `rounded.gate_up`."""
+    """Like `rounded.gate_up`."""
     width = given.stack.shape[0] // given.num_experts // 2
     out = _poisoned(given.routed.experts.numel(), width, given.x.dtype)
     _run_rounded(card, given, out, activation, tiles)

@@ -31,7 +31,7 @@ _INSTRUCTIONS: Final = {
     r"typedef unsigned (?:short u16|char u8);": "",
     r'#include "hopper\.h"': f'#include "{_HERE / "emulated_hopper.h"}"',
 }
-"""What stands between functions, and what it becomes."""
+"""Patterns of the code between functions, and their replacements."""
 
 _RUN: Final = """
 struct Arguments {

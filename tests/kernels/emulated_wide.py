@@ -35,7 +35,7 @@ _INSTRUCTIONS: Final = {
     r'#include "multiply\.h"': "",
     r'#include "hopper\.h"': f'#include "{_HERE / "emulated_wide.h"}"',
 }
-"""What stands between functions, and what it becomes."""
+"""Patterns of the code between functions, and their replacements."""
 
 _RUN: Final = """
 struct Arguments {

@@ -129,7 +129,7 @@ def test_what_does_not_fit_is_refused(segments: Segments) -> None:
 
 
 def test_the_library_has_no_bucket() -> None:
-    """What it computes is not known before the segments are."""
+    """The work of the library is not known before the segments are."""
     with pytest.raises(ValueError, match="library"):
         segment_bucket(LIBRARY_GRAIN, 1, 4, 2, PrefillConfig(64, 32, 4, 4, target=264))
 

@@ -104,7 +104,9 @@ def test_steps_of_any_segments_share_one_scratch(
 
 
 def test_the_library_gets_whole_multiples() -> None:
-    """What is left of a segment, and segments at odd places, stay with the kernel."""
+    """The kernel computes the remainder of a segment, and segments that do not start at a
+    multiple.
+    """
     grain = LIBRARY_GRAIN
     segments = [
         ExtendSegment(0, 2 * grain + 7, grain, 0),

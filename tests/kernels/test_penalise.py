@@ -155,7 +155,7 @@ def test_words_are_set_beside_those_that_are_there(call: str, device: torch.devi
     counts[1, 0], counts[1, 4] = IN_PROMPT, 3
     expected = counts.clone()
     expected[0, 2], expected[1, 0], expected[1, 4] = 5, IN_PROMPT + 7, IN_PROMPT + 3
-    # Whoever writes behind the counts, or before them, is seen.
+    # A write behind the counts, or before them, is detected.
     room = torch.zeros(4, 5, dtype=torch.int16, device=device)
     found = room[1:3]
     found.copy_(counts)

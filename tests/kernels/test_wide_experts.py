@@ -26,7 +26,7 @@ from tests.kernels.drawn_mixtures import (
 )
 
 TOLERANCE: Final = 4e-3
-"""Of bfloat16, which is rounded to once."""
+"""The tolerance for one rounding to bfloat16."""
 
 KIB: Final = 1024
 
@@ -53,7 +53,7 @@ class Both:
         self.down = WideProduct(False, mixture.width, mixture.hidden, *sizes)
 
     def gated(self, **how: int) -> Tensor:
-        """As `wide.gate_up` leaves them."""
+        """The gated numbers as `wide.gate_up` stores them."""
         given = wide.turned(self.inputs.x), self._stack(0), self.inputs.biases[0], self.listed
         behind = self.inputs.routed.experts.numel(), self.mixture.activation, self.room
         return emulated_wide.run(self.up, *given, *behind, **how)

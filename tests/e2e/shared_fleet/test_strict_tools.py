@@ -25,7 +25,7 @@ SEED = 21
 MAX_TOKENS = 500
 APIS = ("chat", "responses", "messages")
 SLOW_CASES = 50
-"""Of each API, whole and streamed: 300 calls."""
+"""The cases for each API, whole and streamed: 300 calls."""
 
 NUM_AT_ONCE = 16
 """A step of many sequences costs little more than one of a single sequence: one case after the
@@ -34,7 +34,7 @@ other, 50 cases of up to 500 tokens took over 250 s on a loaded machine. The tim
 """
 
 TIMEOUT_S = 600
-"""So many cases at once keep a machine of two cores, which others load too, for minutes."""
+"""The cases run at once and take minutes on a machine of two cores that other programs use too."""
 
 CUT = {"finish_reason": "length", "status": "incomplete", "stop_reason": "max_tokens"}
 """What each API says of an answer that the token limit cut: the only thing that breaks a call."""
@@ -132,7 +132,7 @@ CALLS = {"chat": _chat_calls, "responses": _responses_calls, "messages": _messag
 def _calls(
     client: httpx.Client, api: str, asked: Asked, *, streams: bool
 ) -> list[tuple[str, str]] | None:
-    """Names and arguments; None if the token limit cut the answer, which says so."""
+    """Names and arguments; None if the answer reports that the token limit cut it."""
     path, body = getattr(asked, api)()
     reply = client.post(path, json={**body, "stream": streams})
     assert reply.status_code == 200, reply.text

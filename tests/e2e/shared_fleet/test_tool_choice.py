@@ -24,7 +24,9 @@ NAMED = {"type": "function", "function": {"name": "get_weather"}}
 )
 @pytest.mark.parametrize("town", ["Athens", "Bergen"])
 def test_a_demanded_call_is_made(client: OpenAI, tools: Any, choice: Any, town: str) -> None:
-    """There is a call that fits the question, no markup beside it, and the reason says so."""
+    """There is a call that fits the question, no markup beside it, and the finish reason is a
+    call.
+    """
     answer = client.chat.completions.create(
         model="alpha",
         messages=[{"role": "user", "content": f"Get the weather in {town} with unit celsius."}],

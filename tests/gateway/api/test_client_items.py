@@ -177,7 +177,7 @@ def test_one_of_them_can_be_demanded(kind: str) -> None:
 
 
 def test_a_namespace_has_its_words_and_its_custom_tools() -> None:
-    """What it has beside them is named."""
+    """Fields of the namespace beside these are named as ignored."""
     inner = [
         {"type": "custom", "name": "sql", "description": "Ask."},
         {"type": "function", "name": "look"},

@@ -14,7 +14,7 @@ from gateway.http.gen_ai_metrics import GenAiMetrics
 from gateway.telemetry import RequestTrace, span_of
 
 SUFFIXES = {"s": "_seconds", "{token}": ""}
-"""Of units, as Prometheus spells them; what stands in braces is none."""
+"""The suffixes of units in Prometheus' spelling; a word in braces is not a unit."""
 
 
 class Meter:

@@ -166,8 +166,8 @@ async def test_chunks_arrive_while_the_turn_runs() -> None:
 
 
 async def test_shutdown_lets_answers_end() -> None:
-    """After the trigger the health check says so on new connections, and no work is taken; when the
-    running stream has come to its end, the port closes.
+    """After the trigger the health check reports draining on new connections, and no work is taken;
+    when the running stream has come to its end, the port closes.
     """
     stop, go_on = trio.Event(), trio.Event()
 

@@ -310,8 +310,8 @@ async def test_a_background_stream_outlives_its_connection(tmp_path: Path) -> No
 
 
 async def test_a_background_response_can_be_cancelled(tmp_path: Path) -> None:
-    """What it has is kept; its stream ends; the work on the engine too. Others cannot be cancelled,
-    and doing it twice is no error.
+    """The partial response is kept, its stream ends, and the work on the engine ends. Other
+    responses cannot be cancelled, and a second cancellation is no error.
     """
     worker = FakeWorker(text="word " * 40)
     worker.pause_after = 8

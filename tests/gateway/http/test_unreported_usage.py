@@ -1,4 +1,4 @@
-"""The usage of answers whose upstream reports none: an estimate, which says so, and no 0."""
+"""The usage of answers whose upstream reports none: an estimate that is marked as one, and no 0."""
 
 from dataclasses import dataclass
 from functools import partial

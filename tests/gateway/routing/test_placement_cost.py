@@ -80,8 +80,8 @@ def _learned(worker: Worker, tokens_per_s: float, now: float) -> None:
 
 
 def test_a_worker_that_was_slow_is_tried_again() -> None:
-    """What it measured counts less the longer ago that was: first the smaller differences are
-    forgotten. Its peers, who are asked all the time, stay as they were measured.
+    """A measurement counts less with its age, so small differences are forgotten first. Its peers,
+    which get requests all the time, keep their measured rates.
     """
     slow, slower, fast = _worker(W1), _worker(W2), _worker(W3)
     _learned(slow, 8_000.0, 0.0)

@@ -24,7 +24,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "ipv6": ipaddress.IPv6Address,
     "uuid": uuid.UUID,
 }
-"""Of the standard library; all formats have the reader of the engines' library."""
+"""Readers of the standard library; all formats have the reader of the engines' library."""
 
 VALID = {
     "date": ["2026-11-29", "2024-02-29", "1999-12-31"],

@@ -74,7 +74,7 @@ def test_javascript_agrees(pattern: str, right: list[str], wrong: list[str]) -> 
 
 
 def test_engines_read_it() -> None:
-    """None of them is refused."""
+    """Engines refuse none of the patterns."""
     walker = Walker()
     for pattern, _, _ in PATTERNS:
         schema = json.dumps({"type": "string", "pattern": written(pattern).text})

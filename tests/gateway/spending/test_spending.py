@@ -425,7 +425,7 @@ def _cap_told(error: ApiError) -> int:
 
 
 async def test_free_output_needs_no_bound(tmp_path: Path) -> None:
-    """What it can cost is known without."""
+    """If output is free, the worst case is known without a bound on it."""
     price = PriceConfig(input=1.0, output=0.0)
     limits = LimitsConfig(daily=1.0)
     async with open_shop(tmp_path, FakeProvider(usage=COUNTED), limits=limits, price=price) as shop:
@@ -547,8 +547,8 @@ async def test_what_cannot_be_recorded_is_not_sent(tmp_path: Path) -> None:
 async def test_a_locked_ledger_loses_no_money(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another program holds the file while a turn ends: its cost is written later. What comes
-    meanwhile is refused with the reason, without the path; clients that leave leave nothing.
+    """Another program holds the file while a turn ends: its cost is written later. Requests that
+    come meanwhile are refused with the reason, without the path; clients that leave hold no memory.
     """
     monkeypatch.setattr("gateway.store.ledger.BUSY_S", 0.05)
     fake = FakeProvider(usage=COUNTED)

@@ -219,7 +219,7 @@ async def test_a_refusal_does_not_tell_our_key() -> None:
 
 
 async def test_a_whole_answer_may_take_longer_than_silence_in_a_stream() -> None:
-    """Nothing comes of it before it is complete."""
+    """The provider sends nothing before the answer is complete."""
     async with open_provider(FakeProvider(delay_s=0.3)) as fake:
         config = ProviderConfig(base_url=fake.base_url, read_s=0.05, answer_s=10.0)
         provider = Provider("far", config, None)

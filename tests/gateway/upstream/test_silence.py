@@ -90,7 +90,7 @@ async def test_a_stream_that_only_pings_after_content_is_cut(
 async def test_pings_before_content_are_legal_up_to_the_first_token(
     autojump_clock: MockClock, ping: str
 ) -> None:
-    """A provider that queues says so, for longer than `read_s`."""
+    """A provider that queues a request sends pings for longer than `read_s`."""
     began_at = trio.current_time()
     with pytest.raises(ProviderUnavailable, match="gave no first token in 20 s"):
         await provider_of(for_ever(then=PINGS[ping])).stream(RAW, "m", lambda _: None)

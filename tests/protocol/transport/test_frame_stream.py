@@ -61,7 +61,7 @@ async def _send_all(sock: socket.socket, data: bytes) -> None:
 
 @pytest.mark.usefixtures("has_insides")
 def test_a_length_over_the_limit_ends_the_stream() -> None:
-    """What comes after it is not a frame."""
+    """Bytes after it are not read as frames."""
     received: list[bytes] = []
 
     async def main() -> None:

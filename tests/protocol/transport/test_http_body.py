@@ -199,7 +199,7 @@ def test_a_connection_that_ends_in_the_body(ends_well: bool) -> None:
 
 
 def test_a_cancelled_reader_is_forgotten() -> None:
-    """What comes later reaches it no more."""
+    """Later bytes do not reach it."""
 
     async def script(stream: Stream) -> None:
         await stream.send(chunk(b"a"))

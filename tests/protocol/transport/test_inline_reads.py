@@ -224,7 +224,7 @@ def test_a_trio_without_what_is_needed_is_left_as_it_is(
 
 
 def test_threads_wake_a_loop_with_inline_reads() -> None:
-    """What they hand over runs at once, though the loop would wait for long."""
+    """The work that threads hand over runs at once, although the loop would wait for long."""
 
     async def main() -> None:
         with socket_pair() as (ours, _):

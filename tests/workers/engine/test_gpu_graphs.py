@@ -134,8 +134,8 @@ def test_results_share_their_memory() -> None:
 
 @pytest.mark.parametrize("num_runs", [0, 1], ids=["before", "within"])
 def test_a_capture_that_memory_runs_out_in_leaves_nothing_behind(num_runs: int) -> None:
-    """What it launched is over before the next step, on the stream of all steps; the next capture
-    is as good as any.
+    """The launches of the failed capture end before the next step, on the stream of all steps; a
+    later capture succeeds.
     """
     x, capture, current = torch.zeros(4, device="cuda"), CudaCapture(), torch.cuda.current_stream()
     num_left = num_runs

@@ -55,7 +55,7 @@ def test_the_head_of_a_hybrid_drafts_and_changes_no_text(
     family: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     """The head of a hybrid drafts and changes no text, as the checkpoints of Qwen3.5 and 3.6 and of
-    Qwen3-Next have it, with experts or without. What it learns is kept under the model.
+    Qwen3-Next have it, with experts or without. Its fit is recorded under the model.
     """
     path = write_family(tmp_path / "model", family, **changes)
     add_gated_head(path)

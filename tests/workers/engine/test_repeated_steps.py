@@ -23,7 +23,7 @@ from workers.engine.step.steps import TokensLost
 from workers.scheduler.plan import Chunk, StepPlan
 
 LENGTH = 40
-"""Of the prompt for which there is no memory."""
+"""The length of the prompt for which there is no memory."""
 
 
 def _decode(seq: int, position: int, blocks: tuple[int, ...]) -> Chunk:

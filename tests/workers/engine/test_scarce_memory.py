@@ -31,7 +31,7 @@ from workers.ipc.messages import DropLink, encode_control
 NUM_LIVES = max(30, settings().max_examples // 10)  # each is many steps
 LINKS = (1, 2, 3)
 HAIR = 1e-4
-"""Of logits of about 1; products differ by some 1e-6."""
+"""The tolerance for logits of about 1; products differ by some 1e-6."""
 STOPS = tuple(range(3, 151, 12))
 seen: Counter[str] = Counter()
 

@@ -186,7 +186,7 @@ def test_no_text_changes(
         assert _serve(drive, asked[number : number + 1]) == expected[number : number + 1]
     scarce = _drive(runner, compiler, cell, texts, token_budget=48, num_blocks=FEW_BLOCKS)
     assert _serve(scarce, asked) == expected
-    # Of some depths answers end before blocks run out.
+    # With some depths answers end before blocks run out.
     assert scarce.num_preemptions > 0 or cell != OFTEN
 
 

@@ -14,7 +14,7 @@ END = 99
 def play(
     playback: Playback, until: float = float("inf"), most: int = 50
 ) -> list[tuple[float, ScriptedOutput]]:
-    """What it says and when, until it is silent for ever."""
+    """The tokens and their times, until the runner is silent for ever."""
     lines = []
     while playback.due_at <= until and len(lines) < most and playback.due_at != float("inf"):
         at = playback.due_at

@@ -66,7 +66,7 @@ def test_an_engine_without_the_capability_refuses_by_name() -> None:
 
 @pytest.mark.parametrize("end", ["abort", "deadline", "link"])
 def test_it_may_end_while_it_compiles(end: str) -> None:
-    """What comes of the compiler then is for nobody."""
+    """The result of the compiler is then dropped."""
     engine = Engine(max_seqs=1)
     engine.submit(make_submit(0, [1], grammar=GRAMMAR, deadline_s=5.0))
     engine.submit(make_submit(1, [2], max_tokens=1), link=2)

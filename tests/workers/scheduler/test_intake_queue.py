@@ -157,7 +157,9 @@ def test_a_request_stands_at_the_door_once() -> None:
 
 
 def test_a_gateway_that_vanishes_leaves_nothing_at_the_door() -> None:
-    """What it had in the intake queue is not admitted to the place that its own work leaves."""
+    """Its sequences in the intake queue are not admitted to the places that its own running
+    sequences leave.
+    """
     shared = Shared(max_seqs=2, max_waiting=0)
     for link in (1, 2, 1, 3):
         assert shared.submit(link, max_tokens=9)

@@ -118,7 +118,7 @@ def test_without_slots_nothing_waits_in_vain_for_ever() -> None:
 
 
 def test_a_preempted_sequence_goes_on_from_a_state() -> None:
-    """What it computes again begins within its answer."""
+    """It computes again only from within its answer."""
     engine = Engine(num_blocks=16, num_states=8, context_length=60, token_budget=24, max_seqs=2)
     for number in range(2):
         engine.submit(make_submit(number, [number, 2, 3] * 6, max_tokens=20))

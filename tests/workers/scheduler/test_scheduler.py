@@ -355,7 +355,7 @@ def test_a_runner_that_skips_a_sequence_is_an_error() -> None:
 
 
 def test_plans_and_results_alternate() -> None:
-    """A second plan, or a result of another step, is a bug of the caller and says so."""
+    """A second plan, or a result of another step, is a bug of the caller and raises an error."""
     scheduler = make_scheduler()
     scheduler.submit(1, make_submit(0, [1]), 0.0)
     plan = scheduler.plan()

@@ -59,7 +59,7 @@ def test_a_prompt_goes_on_while_its_chunk_is_computed() -> None:
 
 
 def test_results_come_in_the_order_of_the_plans() -> None:
-    """A third plan, or a result out of turn, is a bug of the caller and says so."""
+    """A third plan, or a result out of order, is a bug of the caller and raises an error."""
     scheduler = make_scheduler(lookahead=1)
     scheduler.submit(1, make_submit(0, [5]), 0.0)
     first, second = planned(scheduler), planned(scheduler)

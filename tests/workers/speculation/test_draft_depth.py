@@ -21,7 +21,7 @@ VERIFY_MS = ((1, 4.0), (16, 4.87), (128, 6.06), (512, 13.91), (1024, 26.16), (40
 """An 8B on an H200, by rows."""
 
 CONSTANT = (0.854,) * 15
-"""As many tokens a pass as DFlash's 6.3."""
+"""Chances that give 6.3 tokens a pass, as DFlash has."""
 
 MTP = (0.89, 0.64 / 0.89, 0.16 / 0.64)
 """What operators measured of a 27B: 0.89, 0.64 and 0.16 of the drafts at each place."""

@@ -12,7 +12,7 @@ from workers.scheduler import Chunk
 from workers.speculation import Expense, Fit, TakingIn
 
 GOOD = (0.9, 0.82, 0.85, 0.8, 0.8, 0.8, 0.8)
-"""Of herma-tiny's MTP head in chats."""
+"""The chances of drafts of herma-tiny's MTP head in chats."""
 
 FAIR = (0.6, *(0.5,) * 6)
 WRONG = (0.0,) * 7

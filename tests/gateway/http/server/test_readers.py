@@ -67,7 +67,7 @@ async def test_who_is_readable_is_read_until_nothing_is_left() -> None:
 
 
 async def test_who_is_dropped_is_read_no_more_until_it_is_added() -> None:
-    """What it sends meanwhile waits for it."""
+    """The bytes that it sends meanwhile wait until it is added."""
     async with _running() as (readers, ((ours, theirs), *_)):
         recorder = _Recorder(theirs)
         readers.add(theirs, recorder)

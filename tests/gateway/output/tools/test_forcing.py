@@ -103,7 +103,7 @@ def greedy_tokenizer(sources: tuple[str, ...], text: str) -> Tokenizer:
 
 
 def read(name: str, opening: str, rest: str) -> list[str | Call]:
-    """What comes of `rest`, character by character, behind an opening."""
+    """The texts and calls that `rest` gives, character by character, after an opening."""
     parser = parser_of(name)
     parser.begin(opening)
     events = [event for char in rest for event in parser.push(char)]

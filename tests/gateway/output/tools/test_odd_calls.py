@@ -403,7 +403,7 @@ def test_a_call_whose_arguments_are_empty_has_none(form: str, text: str) -> None
 
 
 def test_a_call_without_arguments_is_one_among_others() -> None:
-    """What stands behind it is read as ever."""
+    """The text and calls after it are read as usual."""
     tags = "<|tool_call_begin|>functions.{}:{}<|tool_call_argument_begin|>{}<|tool_call_end|>"
     calls = tags.format("search", 0, " ") + tags.format("exec", 1, '{"command": "ls"}')
     section = f"<|tool_calls_section_begin|>{calls}<|tool_calls_section_end|>"

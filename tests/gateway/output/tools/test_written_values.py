@@ -120,7 +120,7 @@ AS_JSON: Final = {
     "gigachat": ('<|function_call|>{"name": "f", "arguments": ', "}<|message_sep|>"),
     "hermes": ('<tool_call>\n{"name": "f", "arguments": ', "}\n</tool_call>"),
 }
-"""What stands around arguments in JSON."""
+"""The tags around arguments in JSON, by format."""
 
 NAMES: Final = [*WRITTEN, *AS_JSON]
 WORDS: Final = ("city", "a b", 'q"uote', "über", "x-y", "n&m")

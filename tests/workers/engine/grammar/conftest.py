@@ -12,7 +12,7 @@ from workers.engine.runner import ModelRunner
 from workers.model_dir import builtin_dir
 
 VOCABULARY = 4200
-"""Of the head: the tokenizer has 4,096."""
+"""The rows of the head: the tokenizer has 4,096 tokens."""
 EOS, OTHER_EOS = 4089, 4087
 NAMES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 

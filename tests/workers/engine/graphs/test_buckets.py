@@ -15,7 +15,7 @@ from workers.scheduler.plan import Chunk
 
 QWEN_0_6B, QWEN_8B, QWEN_32B = 15_728_640, 192_937_984, 487_587_840
 GPT_OSS = 126_100_000
-"""Of which a token is multiplied by."""
+"""The weights that multiply one token."""
 MOST = 100_000
 """Tokens: a budget that limits nothing."""
 
@@ -75,7 +75,7 @@ def test_buckets_fit_the_batch(max_rows: int) -> None:
 
 
 def test_a_small_budget_has_few_buckets() -> None:
-    """What it leaves of a large bucket is one that fits it; the rest would be captured in vain."""
+    """A large bucket is cut to the budget; larger buckets would be captured in vain."""
     assert graph_buckets(64, 64, 1) == (
         GraphBucket(0, 32, 1),
         GraphBucket(16, 48, 16),

@@ -216,7 +216,7 @@ def test_another_error_of_a_capture_is_not_hidden(host: ModelRunner) -> None:
 def test_memory_that_runs_out_ends_the_captures(
     host: ModelRunner, capfd: pytest.CaptureFixture[str], error: Exception
 ) -> None:
-    """One line says so; what there is serves on, the rest runs at its own size."""
+    """One line reports it; the captured graphs serve on, and other steps run without a graph."""
     capture = _SmallMemory(1, error)
     runner = _uncaptured(host, capture)
     assert not _launched(runner, (20, 1))

@@ -29,7 +29,7 @@ from gateway.prompt.split_patterns import ascii_pattern
 from gateway.prompt.tokenizer import Encoder
 from gateway.prompt.word_cache import WordCache
 from gateway.routing.effects import Assign, RouteRequest
-from gateway.routing.worker_registry import ModelView
+from gateway.routing.models import ModelView
 from gateway.turn.caller import Caller
 from gateway.turn.preparation import Job, prepare
 from gateway.turn.services import Services

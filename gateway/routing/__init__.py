@@ -10,7 +10,7 @@ from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.effects import Demand, Probe, ProbeResult, RouteRequest, UseProvider
 from gateway.routing.encoding_queue import EncodingQueue, EncodingVisit
 from gateway.routing.lease import Lease
+from gateway.routing.models import ModelView, with_refusals
 from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity
 from gateway.routing.route_preview import RoutePreview
 from gateway.routing.shown_worker import WorkerView
-from gateway.routing.worker_registry import ModelView, with_refusals

@@ -38,10 +38,10 @@ from gateway.routing.effects import (
 )
 from gateway.routing.fleet_state import DispatchStatistics, FleetMessage, FleetState
 from gateway.routing.lease import Lease
+from gateway.routing.models import ModelView
 from gateway.routing.quarantine import RequestIdentity
 from gateway.routing.route_preview import RoutePreview
 from gateway.routing.shown_worker import WorkerView
-from gateway.routing.worker_registry import ModelView
 from gateway.runtime import Wakeup, next_tick
 from gateway.telemetry import (
     EventFeed,

@@ -27,6 +27,7 @@ from gateway.routing.effects import (
 )
 from gateway.routing.fair_shares import OUTPUT_COST, cost_of
 from gateway.routing.limit_hit import full_text, late_text, queue_limit
+from gateway.routing.models import Model, Models
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.quarantine import Quarantine
 from gateway.routing.queue_pick import Pick, eligible, first_that_fits, kv_capacity, pick_next
@@ -34,7 +35,7 @@ from gateway.routing.route_preview import RoutePreview, preview
 from gateway.routing.unserved import asleep_error, unserved_error
 from gateway.routing.wait_forecast import NOTE_S, REFRESH_S
 from gateway.routing.worker import PlaceReservation, Worker
-from gateway.routing.worker_registry import Model, Models, WorkerRegistry
+from gateway.routing.worker_registry import WorkerRegistry
 from gateway.telemetry import BreakerClosed, BreakerOpen, WorkerProven, WorkerUnproven
 from protocol.messages import RejectReason
 

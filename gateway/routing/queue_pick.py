@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.routing.admission_queue import Waiting
 from gateway.routing.effects import RouteRequest
+from gateway.routing.models import Model
 from gateway.routing.placement_cost import (
     PRIOR_STEP_MS,
     Option,
@@ -22,7 +23,6 @@ from gateway.routing.placement_cost import (
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.programs import Claim
 from gateway.routing.worker import Worker
-from gateway.routing.worker_registry import Model
 from protocol.ids import WorkerId
 
 LOOKED_AT: Final = 16

@@ -10,11 +10,11 @@ from typing import Literal
 import msgspec
 
 from gateway.routing.effects import RouteRequest
+from gateway.routing.models import Model
 from gateway.routing.placement_cost import PlacementScore
 from gateway.routing.prefix_index import PrefixIndex
 from gateway.routing.queue_pick import decide
 from gateway.routing.worker import Worker
-from gateway.routing.worker_registry import Model
 from gateway.telemetry import CandidateWorker
 
 Outcome = Literal["placed", "waits", "provider", "held"]

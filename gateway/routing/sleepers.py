@@ -5,8 +5,9 @@ or who decides about it: that is for the supervisors.
 """
 
 from gateway.routing.effects import Demand, Effect, Effects, Notice
+from gateway.routing.models import Models
 from gateway.routing.worker import Worker
-from gateway.routing.worker_registry import Models, WorkerRegistry
+from gateway.routing.worker_registry import WorkerRegistry
 from gateway.telemetry import SleepTrouble, TurnsThrash, WorkerAsleep, WorkerAwake, WorkerWaking
 from protocol.messages import Residency, ResidencyState
 

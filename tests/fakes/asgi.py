@@ -15,7 +15,7 @@ from gateway.api.request import ChatRequest
 from gateway.http.edge import Edge, EdgeSettings, Emit, FleetGauges
 from gateway.http.error_responses import ClientGone, Header, error_of, send_error
 from gateway.http.response_writer import EXTENSION, MAX_PENDING_BYTES, Look
-from gateway.routing.worker_registry import ModelView
+from gateway.routing.models import ModelView
 from gateway.turn.caller import Caller
 from tests.fakes.stream_checker import is_stream
 from tests.fakes.stream_checkers import checker_of

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gateway.http.routes import model_entry, model_list
-from gateway.routing.worker_registry import ModelView
+from gateway.routing.models import ModelView
 
 POLL_S = 0.02
 

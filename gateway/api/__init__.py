@@ -20,7 +20,6 @@ from gateway.api.chat_as_responses import parse_any_chat
 from gateway.api.chat_formatter import CHAT_FORMAT, custom_chat_format
 from gateway.api.chat_parser import (
     BEGUN,
-    TEMPLATE_OWNED,
     Rewrite,
     chat_request,
     parse_chat_request,
@@ -135,6 +134,7 @@ from gateway.api.responses_parser import (
     read_responses,
 )
 from gateway.api.signatures import KEY_BYTES, Signer
+from gateway.api.template_fields import TEMPLATE_OWNED
 from gateway.api.tool_schemas import JsonForm, ToolSchema, json_text, shown_tool
 from gateway.api.utility_bodies import (
     Alive,

@@ -6,7 +6,7 @@ and one typed conversion of those: about 100 us for a 47 KB agent request. Must 
 templates or models.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Annotated, Any, Final, get_args
 
 import msgspec
@@ -14,6 +14,7 @@ import xxhash
 from msgspec import Meta
 
 from gateway.api.chat_shapes import OTHER_PARTS, plain_chat
+from gateway.api.chat_tools import TOOL_CHOICES, chosen_tools, own_tools
 from gateway.api.content_parts import texts_of
 from gateway.api.deferred_tools import load_tools
 from gateway.api.errors import ApiError, invalid
@@ -34,6 +35,7 @@ from gateway.api.request import (
     request_of,
 )
 from gateway.api.response_format import format_grammar, instructed
+from gateway.api.template_fields import TEMPLATE_VARIABLES, template_kwargs
 from gateway.api.text_files import named_text
 from gateway.api.tool_schemas import ToolSchema
 from protocol.sampling import MAX_LOGPROBS
@@ -41,7 +43,6 @@ from protocol.sampling import MAX_LOGPROBS
 Rewrite = Callable[[dict[str, Any]], dict[str, Any]]
 
 _ROLES: Final[dict[str, Role]] = {role: role for role in get_args(Role)}
-_CHOICES: Final[dict[str, ToolChoice]] = {choice: choice for choice in get_args(ToolChoice)}
 
 _TEXT_PARTS: Final = {"text": "text", "refusal": "refusal", "tool_reference": "tool_name"}
 """The field with the text of a part, by its type."""
@@ -49,20 +50,6 @@ _PICTURES: Final = "image_url"
 _THOUGHTS: Final = {"thinking": "thinking", "reasoning": "text", "redacted_thinking": "data"}
 """The field of what the assistant thought, by the type of the part in its message."""
 
-TEMPLATE_OWNED: Final = frozenset({"messages", "tools", "add_generation_prompt"})
-"""Template variables that the request's own fields decide."""
-
-_THINKING: Final = ("enable_thinking", "think", "thinking")
-"""Fields that switch reasoning on or off: Alibaba's, Ollama's, and that of DeepSeek, Z.ai and
-Moonshot, which is an object with a `type`.
-"""
-
-_KWARGS: Final = frozenset({"chat_template_kwargs", "reasoning_effort", "reasoning", *_THINKING})
-"""Fields that become variables of the template."""
-TEMPLATE_FIELDS: Final = frozenset({"chat_template_kwargs", "enable_thinking", "think"})
-"""The fields of `_KWARGS` that clients send in requests of the other APIs too. No API defines
-them.
-"""
 CONTINUE: Final = "continue_final_message"
 BEGUN: Final = frozenset({"prefix", "partial"})
 """Marks of a last message that begins the answer: of Mistral and DeepSeek, and of Moonshot and
@@ -148,7 +135,7 @@ class ChatBody(SamplingBody, kw_only=True):
     messages: Annotated[list[MessageBody], Meta(min_length=1)]
     tools: list[Tool] | None = None
     tool_choice: (
-        Annotated[str, Meta(extra_json_schema={"enum": list(_CHOICES)})]
+        Annotated[str, Meta(extra_json_schema={"enum": list(TOOL_CHOICES)})]
         | Annotated[dict[str, Any], Meta(extra_json_schema=_FUNCTION)]
         | None
     ) = None
@@ -227,8 +214,8 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
     foreign_tool = ""
     if typed.tools or typed.tool_choice is not None:
         given = tuple(raw.get("tools") or ())
-        tools, foreign_tool = _own_tools(given)
-        tools, tool_choice = _chosen_tools(typed, tools, has_others=bool(foreign_tool))
+        tools, foreign_tool = own_tools(given)
+        tools, tool_choice = chosen_tools(typed.tool_choice, tools, has_others=bool(foreign_tool))
     others: list[OtherPart] = []
     messages = _messages(typed.messages, others)
     if others:
@@ -247,7 +234,9 @@ def _plain_request(raw: dict[str, Any], fingerprint: bytes, num_bytes: int | Non
         max_tokens=typed.max_completion_tokens or typed.max_tokens,
         logprobs=bool(typed.logprobs),
         top_logprobs=typed.top_logprobs or 0,
-        template_kwargs=_NONE if _KWARGS.isdisjoint(raw) else _template_kwargs(typed, raw),
+        template_kwargs=_NONE
+        if TEMPLATE_VARIABLES.isdisjoint(raw)
+        else template_kwargs(typed.chat_template_kwargs, raw),
         other_part=_first(others) if others else None,
         grammar=grammar,
         fingerprint=fingerprint,
@@ -465,128 +454,3 @@ def _tool_call(call: ToolCallBody, where: str) -> ToolCall:
     if not isinstance(arguments, str):
         arguments = _encode({} if arguments is None else arguments).decode()
     return ToolCall(id=call.id or "", name=call.function.name, arguments=arguments)
-
-
-def _own_tools(given: tuple[dict[str, Any], ...]) -> tuple[tuple[dict[str, Any], ...], str]:
-    """The tools that the client runs, and the place of the first that a server would run."""
-    others = [
-        at
-        for at, tool in enumerate(given)
-        if not (type(tool) is ToolSchema and tool.function_name) and _is_of_server(tool)
-    ]
-    if not others:
-        return given, ""
-    own = tuple(tool for at, tool in enumerate(given) if at not in others)
-    return own, f"tools[{others[0]}].type"
-
-
-def _is_of_server(tool: dict[str, Any]) -> bool:
-    kind = tool.get("type")
-    return isinstance(kind, str) and kind not in ("", "function", "custom")
-
-
-def _chosen_tools(
-    typed: ChatBody, tools: tuple[dict[str, Any], ...], *, has_others: bool
-) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
-    """The tools that the model may see, and the choice; of a named function only that one."""
-    names = [
-        (type(tool) is ToolSchema and tool.function_name) or _tool_name(tool, f"tools[{i}]")
-        for i, tool in enumerate(tools)
-    ]
-    choice = typed.tool_choice
-    if choice is None:
-        return tools, "auto"
-    if isinstance(choice, str):
-        known = _CHOICES.get("required" if choice == "any" else choice)  # as Mistral's API calls it
-        if known is None:
-            raise _bad_choice(f"must be none, auto, required or an object, not {choice!r}")
-        if known == "required" and not tools and not has_others:
-            raise _bad_choice("is 'required', but there are no tools")
-        return (() if known == "none" else tools), known
-    if choice.get("type") == "allowed_tools":
-        return _allowed_tools(choice, tools, names)
-    wanted = choice.get("function")
-    if has_others and _is_of_server(choice):
-        return tools, "auto"
-    if choice.get("type", "function") != "function" or not isinstance(wanted, dict):
-        raise _bad_choice("must name a function")
-    if wanted.get("name") not in names:
-        raise _bad_choice(f"names {wanted.get('name')!r}, which is not among the tools")
-    return (tools[names.index(wanted["name"])],), "required"
-
-
-def _allowed_tools(
-    choice: dict[str, Any], tools: tuple[dict[str, Any], ...], names: list[str]
-) -> tuple[tuple[dict[str, Any], ...], ToolChoice]:
-    """The tools that `choice` names. The model does not see the others, so it cannot call them."""
-    allowed = choice.get("allowed_tools")
-    given = allowed.get("tools") if isinstance(allowed, dict) else None
-    mode = allowed.get("mode", "auto") if isinstance(allowed, dict) else None
-    if mode not in ("auto", "required") or not isinstance(given, list) or not given:
-        raise _bad_choice("must have 'allowed_tools' with a mode, auto or required, and tools")
-    wanted = set()
-    for one in given:
-        function = one.get("function") if isinstance(one, dict) else None
-        name = function.get("name") if isinstance(function, dict) else None
-        if name not in names:
-            raise _bad_choice(f"allows {name!r}, which is not among the tools")
-        wanted.add(name)
-    chosen = tuple(tool for tool, name in zip(tools, names, strict=True) if name in wanted)
-    return chosen, _CHOICES[mode]
-
-
-def _bad_choice(text: str) -> ApiError:
-    return invalid("tool_choice", f"'tool_choice' {text}.")
-
-
-def _tool_name(tool: dict[str, Any], where: str) -> str:
-    if tool.get("type", "function") != "function":
-        raise invalid(f"{where}.type", f"'{where}.type' must be 'function'.")
-    function = tool.get("function")
-    if not isinstance(function, dict):
-        text = f"'{where}.function' must be an object with 'name' and 'parameters'."
-        raise invalid(f"{where}.function", text)
-    name = function.get("name")
-    if not isinstance(name, str) or not name:
-        raise invalid(f"{where}.function.name", f"'{where}.function.name' must be a string.")
-    if isinstance(tool, ToolSchema):
-        tool.function_name = name
-    return name
-
-
-def _template_kwargs(typed: ChatBody, raw: dict[str, Any]) -> dict[str, Any]:
-    """Variables for the template, among them the switches for reasoning of several APIs."""
-    kwargs = dict(typed.chat_template_kwargs or {})
-    taken = sorted(TEMPLATE_OWNED & kwargs.keys())
-    if taken:
-        where = f"chat_template_kwargs.{taken[0]}"
-        raise invalid(where, f"'{where}' follows from the rest of the request.")
-    effort = _effort(raw)
-    if effort is not None:
-        kwargs.setdefault("reasoning_effort", effort)
-    thinks = next((v for v in _switches(raw) if isinstance(v, bool)), None)
-    if effort == "none":
-        thinks = False
-    if thinks is not None:
-        # The name in templates of Qwen and GLM, and in those of DeepSeek and Kimi.
-        kwargs.setdefault("enable_thinking", thinks)
-        kwargs.setdefault("thinking", thinks)
-    return kwargs
-
-
-def _switches(raw: dict[str, Any]) -> Iterator[object]:
-    """What the fields that switch reasoning say."""
-    for value in map(raw.get, _THINKING):
-        kind = value.get("type") if isinstance(value, dict) else None
-        yield kind != "disabled" if isinstance(kind, str) else value
-    nested = raw.get("reasoning")
-    yield nested.get("enabled") if isinstance(nested, dict) else None
-
-
-def _effort(raw: dict[str, Any]) -> str | None:
-    """The reasoning effort: OpenAI's field, or that of the Responses API and OpenRouter."""
-    nested = raw.get("reasoning")
-    effort = raw.get("reasoning_effort")
-    if effort is None and isinstance(nested, dict):
-        effort = nested.get("effort")
-    return effort if isinstance(effort, str) else None

@@ -16,7 +16,7 @@ import msgspec
 import xxhash
 from msgspec import UNSET, Meta, UnsetType
 
-from gateway.api.chat_parser import TEMPLATE_FIELDS, Rewrite, translated_chat
+from gateway.api.chat_parser import Rewrite, translated_chat
 from gateway.api.compaction import SUMMARISE, compacting
 from gateway.api.content_parts import (
     READ,
@@ -50,6 +50,7 @@ from gateway.api.request import (
     may_continue,
 )
 from gateway.api.signatures import Signer
+from gateway.api.template_fields import TEMPLATE_FIELDS
 from gateway.api.tool_changes import (
     CHANGES,
     changes_in,

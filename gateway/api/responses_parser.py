@@ -13,7 +13,7 @@ import msgspec
 import xxhash
 from msgspec import Meta
 
-from gateway.api.chat_parser import TEMPLATE_FIELDS, Rewrite, translated_chat
+from gateway.api.chat_parser import Rewrite, translated_chat
 from gateway.api.compaction import SUMMARISE, compacting
 from gateway.api.errors import invalid
 from gateway.api.ignored_fields import fields_of_others, not_served
@@ -41,6 +41,7 @@ from gateway.api.responses_tools import (
     tool_choice,
 )
 from gateway.api.signatures import Signer
+from gateway.api.template_fields import TEMPLATE_FIELDS
 from protocol.sampling import MAX_LOGPROBS
 
 ENCRYPTED: Final = "reasoning.encrypted_content"

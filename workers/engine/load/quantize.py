@@ -14,6 +14,8 @@ from workers.engine.load.int4_formats import gptq_format, int4_fault
 
 _PACKED: Final = "pack-quantized"
 _PACKED_BITS: Final = (4, 8)
+_FLOATS: Final = ("float-quantized", "naive-quantized")
+"""compressed-tensors' names of 8-bit floats as they are; older exports have the second."""
 
 _SIDE_FILES: Final = ("quantize_config.json", "quant_config.json", "hf_quant_config.json")
 """Files in which older versions of AutoGPTQ, AutoAWQ and ModelOpt describe the quantisation."""
@@ -111,6 +113,23 @@ def _more_than_format(stated: dict[str, Any]) -> str | None:
             return f"the transform {name} of activations ({', '.join(places) or 'no place named'})"
     sparse = _table(stated.get("sparsity_config")).get("format") or "dense"
     return None if sparse == "dense" else f"sparse weights ({sparse})"
+
+
+def promised_by(stated: Any) -> tuple[str, ...]:  # noqa: ANN401 - JSON
+    """What follows the name of each 4-bit module to name a tensor that a `quantization_config`
+    promises: without it the numbers would be read in another order, or around another zero.
+    """
+    if not isinstance(stated, dict):
+        return ()
+    if stated.get("quant_method") == "gptq":
+        is_sorted = stated.get("desc_act") is True and not stated.get("dynamic")
+        return (".g_idx",) if is_sorted else ()
+    groups = _table(stated.get("config_groups")).values()
+    weights = [_table(_table(group).get("weights")) for group in groups]
+    if len(weights) != 1:
+        return ()
+    zeros = (".weight_zero_point",) if weights[0].get("symmetric") is False else ()
+    return zeros + ((".weight_g_idx",) if weights[0].get("actorder") == "group" else ())
 
 
 def format_of(stated: Any) -> StoredFormat | str:  # noqa: ANN401 - JSON
@@ -218,7 +237,6 @@ def _is_packed(stated: dict[str, Any]) -> bool:
     weights = [_table(one.get("weights")) for one in groups.values()]
     return (
         formats == {_PACKED}
-        and not stated.get("kv_cache_scheme")
         and not any(one.get("input_activations") for one in groups.values())
         and all(one.get("type") == "int" and one.get("num_bits") in _PACKED_BITS for one in weights)
         and any(one.get("num_bits") == _PACKED_BITS[0] for one in weights)
@@ -228,7 +246,7 @@ def _is_packed(stated: dict[str, Any]) -> bool:
 def _is_by_block(stated: dict[str, Any]) -> bool:
     return (
         stated.get("quant_method") == "fp8"
-        and stated.get("fmt", "e4m3") == "e4m3"
+        and (stated.get("fmt") or "e4m3") == "e4m3"
         and stated.get("activation_scheme", "dynamic") == "dynamic"
         and stated.get("weight_block_size") == [BLOCK, BLOCK]
     )
@@ -239,10 +257,9 @@ def _is_by_tensor(stated: dict[str, Any]) -> bool:
     if stated.get("quant_method") != "fp8":
         return _is_compressed_fp8(stated, {"strategy": "tensor"}, static=True)
     return (
-        stated.get("fmt", "e4m3") == "e4m3"
+        (stated.get("fmt") or "e4m3") == "e4m3"
         and stated.get("activation_scheme", "dynamic") in {"dynamic", "static"}
         and not stated.get("weight_block_size")
-        and not stated.get("kv_cache_scheme")
     )
 
 
@@ -255,12 +272,12 @@ def _is_compressed_fp8(
     groups = stated.get("config_groups")
     return (
         stated.get("quant_method") == "compressed-tensors"
-        and stated.get("format", "float-quantized") == "float-quantized"
-        and not stated.get("kv_cache_scheme")
         and isinstance(groups, dict)
         and len(groups) > 0
         and all(
-            isinstance(group, dict) and _is_scaled_by(group, scales, static=static)
+            isinstance(group, dict)
+            and (group.get("format") or stated.get("format") or _FLOATS[0]) in _FLOATS
+            and _is_scaled_by(group, scales, static=static)
             for group in groups.values()
         )
     )

@@ -6,7 +6,7 @@ Owns the reading of the keys that they share. Must not know which family reads t
 from collections.abc import Iterable
 from typing import Any, Final
 
-from workers.engine.load.quantize import read_stored
+from workers.engine.load.quantize import promised_by, read_stored
 from workers.engine.models.config_file import ConfigFile, pools_last_token
 from workers.engine.models.description import Attention, Dense, Gate, Layer, ModelDescription, Rope
 from workers.engine.models.rope import read_rope, scaled_window
@@ -105,6 +105,7 @@ def decoder(
         dtype=str(dtype),
         eos_ids=frozenset(read_eos_ids(file.path.parent)),
         stored=read_stored(file.path, dict(file.raw)),
+        promised=promised_by(file.raw.get("quantization_config")),
         embeds=pools_last_token(file.path.parent),
         **features,
     )

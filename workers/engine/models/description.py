@@ -304,7 +304,8 @@ class TensorNames(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
-    """A network. `dtype` is that of the checkpoint, `stored` the format of the layers' matrices.
+    """A network. `dtype` is that of the checkpoint, `stored` the format of the layers' matrices;
+    `promised` are what `promised_by` gives for it.
 
     Norms multiply by `norm_offset` plus the stored weights. Embedded tokens are multiplied by
     `embedding_scale`, rounded to the weights' dtype. A model that `embeds` was trained to give
@@ -324,6 +325,7 @@ class ModelDescription(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
     eos_ids: frozenset[int]
     stored: StoredFormat = StoredFormat.DENSE
+    promised: tuple[str, ...] = ()
     norm_offset: int = 0
     embedding_scale: float = 1.0
     embeds: bool = False

@@ -149,6 +149,8 @@ class MatrixReader:
         merged = torch.empty(shape, dtype=dtype or self._dtype, device=self._device)
         row = 0
         for name, shape in parts:
+            if merged.dtype is not FP8:
+                self._check_unscaled(name)
             self._checkpoint.read_into(name, merged[row : row + shape[0]])
             self._taken.add(name)
             row += shape[0]
@@ -169,6 +171,7 @@ class MatrixReader:
             if name not in quantised:
                 parts.append(self.tensor(f"{name}.weight", num_rows, depth))
                 continue
+            self._check_promised(name)
             module = Module(self._checkpoint, name, num_rows, depth)
             parts.append(read(module))
             self._taken |= module.taken
@@ -192,6 +195,30 @@ class MatrixReader:
                 f"{weight} has {num_rows} rows, which blocks of {BLOCK} do not divide: take the "
                 "bf16 model with quantization = 'fp8'"
             )
+
+    def _check_unscaled(self, name: str) -> None:
+        """Check a tensor that is read as it is in a checkpoint of 8 bits: e4m3 whose scales were
+        lost would be other numbers.
+        """
+        checkpoint = self._checkpoint
+        if not self._config.stored.is_fp8 or name not in checkpoint.names:
+            return
+        if checkpoint.is_fp8(name):
+            scales = f"{name.removesuffix('.weight')}{self._scale_suffix}"
+            raise ConfigError(
+                f"{checkpoint.model_dir} has {name} in 8 bits, but no {scales}: fetch the model "
+                "again, or take another quantised one"
+            )
+
+    def _check_promised(self, name: str) -> None:
+        """Check a module in 4 bits for what its quantization_config says that it has."""
+        for suffix in self._config.promised:
+            if name + suffix not in self._checkpoint.names:
+                raise ConfigError(
+                    f"{self._checkpoint.model_dir} has no {name}{suffix}, which its "
+                    "quantization_config (desc_act, actorder or symmetric) promises: take a "
+                    "checkpoint whose parts belong together"
+                )
 
     def _mxfp4(self, name: str, count: int, num_rows: int, depth: int) -> Mxfp4Weight:
         """The stack of blocks and scales [count, num_rows, ...] of groups of columns."""

@@ -10,7 +10,16 @@ from typing import Final
 
 EMBEDDING: Final = "embed_tokens.weight"
 
-_CACHE_SCALES: Final = ("k_scale", "v_scale", "kv_scale", "q_scale", "output_scale")
+_CACHE_SCALES: Final = (
+    "k_scale",
+    "v_scale",
+    "kv_scale",
+    "q_scale",
+    "prob_scale",
+    "output_scale",
+    "k_zero_point",
+    "v_zero_point",
+)
 """Names of scales that some exporters write for keys and values in 8 bits; ours have no scales."""
 
 _ACTIVATION_SCALES: Final = ("input_scale", "activation_scale")

@@ -4,12 +4,14 @@ Each format is written from the same integers, scales and zero points. What is r
 numbers exactly, and the model must answer as one in float32 of the very same weights.
 """
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from kernels.int4 import Int4Weight, in_order
 from protocol.errors import ConfigError
@@ -20,6 +22,7 @@ from tests.fakes.int4_files import (
     PACKED,
     ROUND,
     SHAPE,
+    SORTED,
     WEIGHTS,
     greedy,
     twins,
@@ -107,3 +110,44 @@ def test_a_format_is_named_as_its_makers_call_it(
     model_dir = write_tiny_model(tmp_path, **SHAPE, quantization_config=stated)
     with pytest.raises(ConfigError, match=re.escape(f"of this kind ({words}) are not supported")):
         load_tiny(model_dir)
+
+
+def _packed(**more: Any) -> dict[str, Any]:
+    return PACKED | {"config_groups": {"g": {"targets": ["Linear"], "weights": WEIGHTS | more}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "stated", "lost"),
+    [
+        ("gptq sorted", SORTED, "g_idx"),
+        ("packed", _packed(symmetric=False), "weight_zero_point"),
+        ("packed sorted", _packed(actorder="group"), "weight_g_idx"),
+    ],
+)
+def test_what_a_configuration_promises_is_there(
+    name: str, stated: dict[str, Any], lost: str, tmp_path: Path
+) -> None:
+    """Without the order or the zero points the numbers were read as others."""
+    small, large = twins(tmp_path, name)
+    path = small / "config.json"
+    raw = json.loads(path.read_bytes()) | {"quantization_config": stated}
+    path.write_text(json.dumps(raw))
+    assert greedy(load_tiny(small)) == greedy(load_tiny(large))
+    tensors = load_file(small / "model.safetensors")
+    module = "model.layers.1.mlp.down_proj"
+    del tensors[f"{module}.{lost}"]
+    save_file(tensors, small / "model.safetensors")
+    with pytest.raises(ConfigError, match=rf"has no {module}\.{lost}, which its quantization"):
+        load_tiny(small)
+
+
+def test_scales_of_keys_and_values_beside_four_bits_are_left_out(tmp_path: Path) -> None:
+    small, large = twins(tmp_path, "packed")
+    path = small / "config.json"
+    raw = json.loads(path.read_bytes())
+    raw["quantization_config"]["kv_cache_scheme"] = {"num_bits": 8, "type": "float"}
+    path.write_text(json.dumps(raw))
+    tensors = load_file(small / "model.safetensors")
+    tensors["model.layers.0.self_attn.k_scale"] = torch.ones(1)
+    save_file(tensors, small / "model.safetensors")
+    assert greedy(load_tiny(small)) == greedy(load_tiny(large))

@@ -7,6 +7,7 @@ gate. So the bound is measured on the same network with every weight of a layer'
 all of 2^-4, up or down at random: 8 bits must do less harm. The same holds for keys and values.
 """
 
+import json
 import re
 from array import array
 from pathlib import Path
@@ -232,11 +233,9 @@ def test_modules_that_a_checkpoint_leaves_dense_stay_so(tmp_path: Path) -> None:
     [
         {"quant_method": "bitsandbytes", "bits": 4},
         BY_BLOCK | {"weight_block_size": [64, 128]},
-        BY_BLOCK | {"weight_block_size": None, "kv_cache_scheme": "static"},
         BY_BLOCK | {"activation_scheme": "static"},
         BY_BLOCK | {"fmt": "e5m2"},
         BY_ROW | {"format": "pack-quantized"},
-        BY_ROW | {"kv_cache_scheme": {"num_bits": 8}},
         BY_ROW | {"config_groups": {}},
         BY_ROW | {"config_groups": {"group_0": {"weights": CHANNELS | {"num_bits": 4}}}},
         BY_ROW | {"config_groups": {"group_0": {"weights": CHANNELS | {"strategy": "group"}}}},
@@ -258,6 +257,78 @@ def test_other_quantisations_are_refused(tmp_path: Path, stated: Any) -> None:
     ) as caught:
         load_tiny(tmp_path)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("stated", "more"),
+    [
+        (BY_ROW, {"kv_cache_scheme": {"num_bits": 8, "type": "float", "strategy": "tensor"}}),
+        (BY_TENSOR, {"kv_cache_scheme": "static"}),
+        (BY_PACKED_TENSOR, {"kv_cache_scheme": {"num_bits": 8, "dynamic": False}}),
+    ],
+)
+def test_scales_of_keys_and_values_are_left_out(
+    stated: dict[str, Any], more: dict[str, Any], tmp_path: Path
+) -> None:
+    """Keys and values that are exact need none, so that the model is the one without them."""
+    small, large = quantised_twins(tmp_path, stated)
+    write_config(small, stated | more)
+    tensors = load_file(small / "model.safetensors")
+    for name in ("k_scale", "v_scale", "k_zero_point"):
+        tensors[f"model.layers.0.self_attn.{name}"] = torch.ones(1)
+    save_file(tensors, small / "model.safetensors")
+    said: list[str] = []
+    runner = load_tiny(small, report=lambda _phase, _share, text: said.append(text))
+    assert _error(runner, load_tiny(large)) < 1e-5
+    assert any("3 scales of keys and values" in text for text in said)
+
+
+def write_config(folder: Path, stated: dict[str, Any]) -> None:
+    path = folder / "config.json"
+    raw = json.loads(path.read_bytes()) | {"quantization_config": stated}
+    path.write_text(json.dumps(raw))
+
+
+GROUP = BY_PACKED_TENSOR["config_groups"]["group_0"]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"format": "naive-quantized"},
+        {"format": None},
+        {
+            "format": "mixed-precision",
+            "config_groups": {"group_0": GROUP | {"format": "float-quantized"}},
+        },
+    ],
+)
+def test_other_words_for_eight_bit_floats_are_read(more: dict[str, Any], tmp_path: Path) -> None:
+    """Older exports, and newer ones that name the format of each group."""
+    small, large = quantised_twins(tmp_path, BY_PACKED_TENSOR)
+    write_config(small, BY_PACKED_TENSOR | more)
+    assert _error(load_tiny(small), load_tiny(large)) < 1e-5
+
+
+def test_a_null_kind_of_float_is_the_usual_one(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path, quantization_config=BY_BLOCK | {"fmt": None})
+    assert read_model_config(tmp_path).stored is StoredFormat.FP8_BLOCKS
+
+
+@pytest.mark.parametrize("name", ["mlp.down_proj", "self_attn.o_proj"])
+@pytest.mark.parametrize("stated", [BY_BLOCK, BY_ROW, BY_PACKED_BLOCK, BY_TENSOR])
+def test_numbers_in_8_bits_whose_scales_were_lost_are_refused(
+    stated: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    """They were read as they are: a model that answers nonsense."""
+    small, _ = quantised_twins(tmp_path, stated)
+    weight = f"model.layers.1.{name}.weight"
+    tensors = load_file(small / "model.safetensors")
+    kept = {key: each for key, each in tensors.items() if not key.startswith(f"{weight}_scale")}
+    assert len(kept) < len(tensors)
+    save_file(kept, small / "model.safetensors")
+    with pytest.raises(ConfigError, match=rf"has {weight} in 8 bits, but no .*_scale"):
+        load_tiny(small)
 
 
 HADAMARD = {"type": "hadamard", "apply": [{"targets": ["Linear"], "location": "input"}]}

@@ -23,4 +23,7 @@ def main() -> int:
 
     if is_usual:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    return cli.main()
+    try:
+        return cli.main()
+    except KeyboardInterrupt:  # the command line was still being read
+        return cli.EXIT_INTERRUPTED

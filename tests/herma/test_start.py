@@ -47,6 +47,26 @@ def test_ctrl_c_leaves_no_traceback() -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.parametrize("module", ["herma.entry", "config.found_file"])
+def test_ctrl_c_behind_the_imports_leaves_no_traceback(module: str) -> None:
+    """While the command line is read, before the command handles signals itself."""
+    program = f"""
+import os, signal, sys
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{module}":
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["herma", "status"]
+from herma.start import main
+sys.exit(main())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (130, "")
+
+
 @pytest.mark.parametrize(
     "words", [("up",), ("gateway", "--port", "1"), ("--parent", "7", "worker")]
 )

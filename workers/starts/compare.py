@@ -20,6 +20,10 @@ SLOWER: Final = 0.9
 _COMMIT_LETTERS: Final = 12
 _HASH_LETTERS: Final = 12
 _LAUNCH: Final = "launch"
+_NOT_OF_THE_ENGINE: Final = frozenset({"--gateway", "--beside-gateway", "--name", "--config"})
+"""Words of the command that say where the worker belongs: `herma up` without a file has another
+gateway's address at each start, and `herma worker` is not told what `herma up` tells it.
+"""
 _IN_THE_TABLE: Final = frozenset({"--model", "--serves"})
 """Words of the command whose values the worker's table has too."""
 
@@ -101,10 +105,8 @@ def _arguments(before: StartRecord, now: StartRecord) -> Iterator[str]:
 
 
 def _own_flags(words: Sequence[str], has_tables: bool) -> dict[str, str]:
-    """The flags without what the tables say, and without the gateway's address: `herma up` without
-    a file uses another one at each start.
-    """
-    left_out = {"--gateway", *(_IN_THE_TABLE if has_tables else ())}
+    """The flags of the engine, without what the tables say."""
+    left_out = _NOT_OF_THE_ENGINE | (_IN_THE_TABLE if has_tables else frozenset())
     return {name: value for name, value in flags_of(words).items() if name not in left_out}
 
 

@@ -111,7 +111,7 @@ def test_another_model_is_one_difference() -> None:
     now = msgspec.structs.replace(
         BASE,
         config=config,
-        arguments=("--name", "w", "--model", "/other"),
+        arguments=("--config", "a.toml", "--beside-gateway", "--model", "/other"),
         model_dir="/other",
         weights={},
         speed=StartSpeed(1.0, 1.0, 8192),

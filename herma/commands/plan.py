@@ -48,6 +48,7 @@ _HEAD: Final = (
 )  # fmt: skip
 _WIDTH: Final = 80
 _KEY: Final = re.compile(r"\w+ = ")
+_ESCAPE: Final = "\x1b"
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -120,13 +121,13 @@ def _shared(card: PlannedCard) -> CardAndHost:
 
 def _narrow(lines: Iterable[str]) -> Iterator[str]:
     """Break lines at a terminal's usual width, and indent the continuation to the text that it
-    continues. A key of TOML is copied by people, so it stays on one line, as do a path and a row
-    whose first cell is long.
+    continues. A key of TOML is copied by people, so it stays on one line, as do a path, a row
+    whose first cell is long, and the head of a table, which has styles on a terminal and fits it.
     """
     for line in lines:
         value = line.partition("  ")[2].lstrip()
         indent = " " * (len(line) - len(value) if value else 0)
-        if _KEY.match(line) or len(indent) > _WIDTH // 2:
+        if _KEY.match(line) or len(indent) > _WIDTH // 2 or _ESCAPE in line:
             yield line
             continue
         yield from textwrap.wrap(

@@ -1,10 +1,14 @@
 """`herma plan`: what a model takes on a card, from its config.json alone."""
 
+import fcntl
 import json
 import os
+import pty
 import re
+import struct
 import subprocess
 import sys
+import termios
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -530,3 +534,23 @@ def test_a_shape_without_its_prefix_is_named(capsys: pytest.CaptureFixture[str])
     assert main(["plan", "qwen3-8b", "--card", "24GB"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.endswith("the shape of that name is dummy:qwen3-8b")
+
+
+def test_a_terminal_shows_the_heads_of_tables_in_one_line() -> None:
+    """Their styles have no width."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    argv = [sys.executable, "-m", "herma", "plan", "dummy:qwen3-8b", "--card", "24GB"]
+    kept = {name: value for name, value in os.environ.items() if name not in {"COLUMNS", "LINES"}}
+    with subprocess.Popen(argv, stdout=slave, env={**kept, "TERM": "xterm"}) as process:
+        os.close(slave)
+        shown = b""
+        try:
+            while part := os.read(master, 65_536):
+                shown += part
+        except OSError:  # the end of a terminal that nobody writes to any more
+            os.close(master)
+    assert process.returncode == 0
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode()).splitlines()
+    head = "profile weights kv tokens window missing whole seqs"
+    assert [*map(str.split, lines)].count(head.split()) == 1

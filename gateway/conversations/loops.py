@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from gateway.api import Message
-from gateway.conversations.steps import AgentStep, StepReader
+from gateway.conversations.steps import AgentStep, StepReader, Strictness
 
 MAX_PERIOD: Final = 8
 PENDING_TIMES: Final = 8
@@ -54,7 +54,7 @@ class LoopFinder:
         found = loop_in(steps, repeats)
         if found is None or found.repeats < repeats:
             return None
-        if any(one.is_pending for one in steps[-len(found.tools) :]):
+        if any(one.facts.is_pending for one in steps[-len(found.tools) :]):
             most *= PENDING_TIMES
             steps = self._reader.latest(messages, most)
             found = loop_in(steps, repeats)
@@ -71,8 +71,8 @@ def loop_in(steps: Sequence[AgentStep], repeats: int) -> Loop | None:
         count = _rounds(steps, period)
         if count >= repeats:
             last = steps[-period:]
-            tools = tuple(one.tool for one in last)
-            return Loop(tools, min(count, MAX_REPEATS), any(one.is_error for one in last))
+            tools = tuple(one.tool or "answer" for one in last)
+            return Loop(tools, min(count, MAX_REPEATS), any(one.facts.is_error for one in last))
     return None
 
 
@@ -89,10 +89,11 @@ def _rounds(steps: Sequence[AgentStep], period: int) -> int:
 
 def _is_same(one: AgentStep, other: AgentStep) -> bool:
     """Whether `other` brought nothing new after `one`."""
-    if one.tool != other.tool or one.result != other.result or one.is_unseen:
+    if one.tool != other.tool or not one.has_result_of(other):
         return False
-    if one.is_error:
-        return True
-    if one.is_ack:
-        return one.exact == other.exact
-    return one.paged == other.paged if one.is_blank else one.loose == other.loose
+    facts = one.facts
+    if facts.is_unseen or facts.is_error:
+        return facts.is_error and not facts.is_unseen
+    if facts.is_ack:
+        return one.has_call_of(other, Strictness.EXACT)
+    return one.has_call_of(other, Strictness.PAGED if facts.is_blank else Strictness.LOOSE)

@@ -6,8 +6,9 @@ stamps, durations and pages do not count. Must not know what a loop is.
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -85,21 +86,31 @@ _ACK: Final = re.compile(
 _ACK_CHARS: Final = 160
 _HEAD_CHARS: Final = 400
 
+_REPLACED: Final = bytes(
+    code for code in range(256) if code >= 0x80 or chr(code).isalnum() or chr(code) in "#+,-.:=_"
+) + bytes(range(0x21))
+"""What `_TIMES`, `_IDS` and `_SPACES` may replace, and what they put there; bytes of UTF-8."""
+_LEFT_IN: Final = ((False, False), (False, True), (True, True))
+"""Whether pages and ids are compared, by `Strictness`."""
+
+_Found = TypeVar("_Found")
+
 _decode: Final = msgspec.json.Decoder().decode
 
 
-class AgentStep(NamedTuple):
-    """One call. `loose`, `paged` and `exact` are hashes of the call without pages and ids, without
-    pages, and with both; `result` is that of its result. `is_ack`: the result says only that the
-    call was carried out; `is_blank`: it says nothing at all. `is_pending`: the agent waits for
-    something. `is_unseen`: the result cannot be compared.
+class Strictness(IntEnum):
+    """How calls are compared: without pages and ids, without pages, or with both."""
+
+    LOOSE = 0
+    PAGED = 1
+    EXACT = 2
+
+
+class ResultFacts(NamedTuple):
+    """What the text of a result says. `is_ack`: only that the call was carried out; `is_blank`:
+    nothing at all. `is_pending`: the agent waits for something. `is_unseen`: it cannot be compared.
     """
 
-    tool: str
-    loose: int
-    paged: int
-    exact: int
-    result: int
     is_error: bool = False
     is_ack: bool = False
     is_blank: bool = False
@@ -107,14 +118,74 @@ class AgentStep(NamedTuple):
     is_unseen: bool = False
 
 
+_NO_FACTS: Final = ResultFacts()
+
+
+class AgentStep:
+    """One call and its result, as they were written. A pattern takes 0.1 us for each character, so
+    patterns are asked last, about steps that differ in nothing else.
+    """
+
+    __slots__ = ("_marks", "_reader", "arguments", "result", "tool")
+
+    def __init__(self, reader: "StepReader", tool: str, arguments: str, result: str) -> None:
+        self._reader = reader
+        self._marks: bytes | None = None
+        self.tool = tool
+        self.arguments = arguments
+        self.result = result
+
+    @property
+    def facts(self) -> ResultFacts:
+        """What the result says; nothing, where there is no call."""
+        return self._reader.facts(self.result) if self.tool else _NO_FACTS
+
+    def has_call_of(self, other: "AgentStep", strictness: Strictness) -> bool:
+        """Whether both calls are the same by `strictness`."""
+        return self.arguments == other.arguments or self.call(strictness) == other.call(strictness)
+
+    def has_result_of(self, other: "AgentStep") -> bool:
+        """Whether both results are the same."""
+        if self.result == other.result:
+            return True
+        return self.marks == other.marks and self.plain == other.plain
+
+    @property
+    def marks(self) -> bytes:
+        """See `marks_of`."""
+        if self._marks is None:
+            self._marks = marks_of(self.result)
+        return self._marks
+
+    @property
+    def plain(self) -> int:
+        """A hash of the result without what never means anything."""
+        return self._reader.plain(self.result)
+
+    def call(self, strictness: Strictness) -> int:
+        """A hash of the call by `strictness`."""
+        return self._reader.call(self.tool, self.arguments, strictness)
+
+    def __lt__(self, other: "AgentStep") -> bool:
+        """An order that does not depend on what never means anything."""
+        if self.tool != other.tool:
+            return self.tool < other.tool
+        for strictness in Strictness:
+            one, another = self.call(strictness), other.call(strictness)
+            if one != another:
+                return one < another
+        return self.plain < other.plain
+
+
 class StepReader:
-    """Reads the latest steps of a conversation's messages. What was read once is known again by its
-    hash, in a bounded table.
+    """Reads the latest steps of a conversation's messages. What patterns have found is known again
+    by the hash of the text, in bounded tables.
     """
 
     def __init__(self) -> None:
-        self._calls: dict[int, tuple[int, int, int]] = {}
-        self._results: dict[int, tuple[int, bool, bool, bool, bool, bool]] = {}
+        self._calls: dict[int, int] = {}
+        self._plain: dict[int, int] = {}
+        self._facts: dict[int, ResultFacts] = {}
 
     def latest(self, messages: Sequence[Message], most: int) -> list[AgentStep]:
         """The latest `most` steps at least, in their order; those of one message are sorted, since
@@ -127,10 +198,14 @@ class StepReader:
             if message.role == "tool":
                 results[message.tool_call_id or ""] = message.content or ""
             elif message.tool_calls:
-                found = list(self._of_message(message, results))
+                found = [
+                    AgentStep(self, call.name, call.arguments, result)
+                    for call in message.tool_calls[-MAX_LOOKED_AT:]
+                    if (result := results.get(call.id)) is not None
+                ]
                 results = {}
                 num += len(found)
-                groups.append(sorted(found) if len(found) > 1 else found)
+                groups.append(sorted(found))
                 if num >= most:
                     break
         return [step for group in reversed(groups) for step in group]
@@ -145,72 +220,79 @@ class StepReader:
             if message.role == "user":
                 back = message.content or ""
             elif message.role == "assistant":
-                said = message.content or ""
-                loose, paged, exact = self._call("", said)
-                steps.append(AgentStep("answer", loose, paged, exact, self._result(back)[0]))
+                steps.append(AgentStep(self, "", message.content or "", back))
                 if len(steps) >= most:
                     break
         steps.reverse()
         return steps
 
-    def _of_message(self, message: Message, results: dict[str, str]) -> Iterator[AgentStep]:
-        for call in message.tool_calls[-MAX_LOOKED_AT:]:
-            text = results.get(call.id)
-            if text is None:
-                continue
-            loose, paged, exact = self._call(call.name, call.arguments)
-            yield AgentStep(call.name, loose, paged, exact, *self._result(text))
+    def call(self, tool: str, arguments: str, strictness: Strictness) -> int:
+        """A hash of a call by `strictness`."""
+        entry = hash((tool, arguments, strictness))
+        return _known(self._calls, entry, lambda: call_hash(tool, arguments, strictness))
 
-    def _call(self, name: str, arguments: str) -> tuple[int, int, int]:
-        entry = hash((name, arguments))
-        known = self._calls.get(entry)
-        if known is None:
-            if len(self._calls) >= MAX_KNOWN:
-                self._calls.clear()
-            known = self._calls[entry] = call_hashes(name, arguments)
-        return known
+    def plain(self, text: str) -> int:
+        """A hash of a result without what never means anything."""
+        return _known(self._plain, hash(text), lambda: hash(plain_of(text)))
 
-    def _result(self, text: str) -> tuple[int, bool, bool, bool, bool, bool]:
-        entry = hash(text)
-        known = self._results.get(entry)
-        if known is None:
-            if len(self._results) >= MAX_KNOWN:
-                self._results.clear()
-            known = self._results[entry] = result_facts(text)
-        return known
+    def facts(self, text: str) -> ResultFacts:
+        """See `ResultFacts`."""
+        return _known(self._facts, hash(text), lambda: result_facts(text))
 
 
-def call_hashes(name: str, arguments: str) -> tuple[int, int, int]:
-    """Three hashes of a call, as in `AgentStep`."""
+def _known(table: dict[int, _Found], entry: int, find: Callable[[], _Found]) -> _Found:
+    found = table.get(entry)
+    if found is None:
+        if len(table) >= MAX_KNOWN:
+            table.clear()
+        found = table[entry] = find()
+    return found
+
+
+def call_hash(tool: str, arguments: str, strictness: Strictness) -> int:
+    """A hash of a call. A call whose only arguments are pages and ids is compared by these, however
+    strict.
+    """
     try:
         value = _decode(arguments)
     except FAULTS:
         value = arguments
-    exact = _canonical(value, has_pages=True, has_ids=True)
-    paged = _canonical(value, has_pages=False, has_ids=True)
-    loose = _canonical(value, has_pages=False, has_ids=False)
-    # A call whose only arguments are pages and ids is compared by these.
-    paged = paged if _has_content(paged) else exact
-    loose = loose if _has_content(loose) else paged
-    return hash((name, repr(loose))), hash((name, repr(paged))), hash((name, repr(exact)))
+    for has_pages, has_ids in _LEFT_IN[strictness:]:
+        compared = _canonical(value, has_pages=has_pages, has_ids=has_ids)
+        if _has_content(compared):
+            break
+    return hash((tool, repr(compared)))
 
 
-def result_facts(text: str) -> tuple[int, bool, bool, bool, bool, bool]:
-    """The hash of a result, and the facts of a `AgentStep`."""
-    head = text[:_HEAD_CHARS]
-    if len(text) > MAX_RESULT_CHARS:
-        half = MAX_RESULT_CHARS // 2
-        text = f"{text[:half]}{len(text)}{text[-half:]}"
-    plain = _SPACES.sub(" ", _IDS.sub("#", _TIMES.sub("#", text))).strip()
+def result_facts(text: str) -> ResultFacts:
+    """What `text` says, a result."""
+    head, plain = text[:_HEAD_CHARS], plain_of(text)
     is_error = _ERROR.search(_NO_ERROR.sub("", head)) is not None
-    return (
-        hash(plain),
+    return ResultFacts(
         is_error,
         not is_error and len(plain) <= _ACK_CHARS and _ACK.search(plain) is not None,
         not plain,
         not is_error and _PENDING.search(head) is not None,
         _UNSEEN.search(head) is not None,
     )
+
+
+def _shortened(text: str) -> str:
+    """`text`, or its two ends and its length."""
+    if len(text) <= MAX_RESULT_CHARS:
+        return text
+    half = MAX_RESULT_CHARS // 2
+    return f"{text[:half]}{len(text)}{text[-half:]}"
+
+
+def marks_of(text: str) -> bytes:
+    """The characters of a result that no pattern replaces: the same results have the same."""
+    return _shortened(text).encode("utf-8", "surrogatepass").translate(None, _REPLACED)
+
+
+def plain_of(text: str) -> str:
+    """A result without what never means anything."""
+    return _SPACES.sub(" ", _IDS.sub("#", _TIMES.sub("#", _shortened(text)))).strip()
 
 
 def _canonical(value: Any, *, has_pages: bool, has_ids: bool) -> Any:  # noqa: ANN401 - any JSON

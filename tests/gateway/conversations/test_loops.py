@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gateway.api.request import Message, ToolCall
-from gateway.conversations import LoopFinder
+from gateway.conversations import LoopFinder, steps
 
 K = 5
 
@@ -255,3 +257,33 @@ def test_the_same_error_of_other_commands_is_a_loop(result: str) -> None:
     """The same error of other commands is a loop, whatever else the result says."""
     play = lambda talk, number: talk.step("terminal", result, command=f"check part{number}")  # noqa: E731
     assert rounds_until_found(play) is not None
+
+
+def test_steps_that_differ_are_not_searched_for_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pattern takes a millisecond for ten thousand characters, on the way of a request."""
+    talk = Talk()
+    for number in range(2 * K):
+        lines = "\n".join(f"{at}: value({number * at})" for at in range(500))
+        talk.step("read", lines + "." * number + ")" * number, path=f"{number}.py")
+        talk.step(f"write_{number}", "ok", text=lines)
+    monkeypatch.setattr(steps, "plain_of", lambda text: pytest.fail(text[:40]))
+    monkeypatch.setattr(steps, "call_hash", lambda *given: pytest.fail(str(given)[:40]))
+    assert LoopFinder().find(talk.messages, K) is None
+
+
+_PARTS = st.sampled_from(
+    [
+        "2026-11-28T10:00:12.5Z", "2026-11-28", "10:07 pm", "Mon, 12 Jan 2026", "1764300000.25",
+        "1.5 sec", "7\u00b5s", "0a1b2c3d-0a1b-2c3d-4e5f-0a1b2c3d4e5f", "req_4f5e6d7c8b9a",
+        "PID: 7", "request #3", "attempt=4", "\u0663ms", "\u017fun 1 abc 2026", " ", "\n", "\u00a0",
+        "word", "#", "(", "]", '"', "/", "caf\u00e9", "\ud800", ",", ".", "x",
+    ]
+)  # fmt: skip
+
+
+@given(st.lists(_PARTS, max_size=8).map("".join), st.lists(_PARTS, max_size=8).map("".join))
+def test_patterns_replace_no_mark(one: str, other: str) -> None:
+    """So results with other marks need no search."""
+    assert steps.marks_of(one) == steps.marks_of(steps.plain_of(one))
+    if steps.plain_of(one) == steps.plain_of(other):
+        assert steps.marks_of(one) == steps.marks_of(other)

@@ -109,32 +109,47 @@ class Conversing:
         if trace.number:
             self._visits[trace.number] = None
         limits = self._limits.get(caller.key, self._limit)
-        may_loop = self._first is not None and len(request.messages) >= 2 * self._first
-        if limits is None and not may_loop:
-            self.accounts.begin(partial(self._find, named, request, caller, now))
+        loop, is_free = None, False
+        if self._first is not None and len(request.messages) >= 2 * self._first:
+            loop = self._finder.find(request.messages, self._first)
+            is_free = loop is None
+        find = partial(self._find, named, request, caller, now, is_free=is_free)
+        if limits is None and loop is None:
+            self.accounts.begin(find)
             return request
         self.accounts.write()
-        conversation = self._find(named, request, caller, now)
+        conversation = find()
         if conversation is None:
             return request
         if limits is not None:
             trace.turn.limited = Limited(caller.key, trace.conversation, limits)
-        return self._without_loop(conversation, request, trace) if may_loop else request
+        return request if loop is None else self._in_loop(conversation, request, loop, trace)
 
     def _find(
-        self, named: ClientNames, request: ChatRequest, caller: Caller, now: float
+        self,
+        named: ClientNames,
+        request: ChatRequest,
+        caller: Caller,
+        now: float,
+        *,
+        is_free: bool,
     ) -> KnownConversation | None:
-        """The conversation of a request that began at `now`; None for one that belongs to none."""
+        """The conversation of a request that began at `now`; None for one that belongs to none.
+        `is_free`: a loop was looked for, and there is none.
+        """
         trace = caller.trace
         visit = self.book.enter(named, caller.key, trace.client, request, now)
         if visit is None:
             return None
-        trace.conversation = visit.conversation.name
+        conversation = visit.conversation
+        trace.conversation = conversation.name
+        if is_free:
+            conversation.loop, conversation.loop_repeats = "", 0
         if trace.number:
             self._visits[trace.number] = visit
         else:  # prompts that are scored before an answer have a trace that never ends
             self.book.leave(visit, now, TurnEnd())
-        return visit.conversation
+        return conversation
 
     def leave(self, trace: RequestTrace) -> None:
         """The request has ended. It must not raise: it is called for each request."""
@@ -237,14 +252,14 @@ class Conversing:
             conversation.lost_s += lost_s
             self._doctor.count(trace.client, finding, lost_s)
 
-    def _without_loop(
-        self, conversation: KnownConversation, request: ChatRequest, trace: RequestTrace
+    def _in_loop(
+        self,
+        conversation: KnownConversation,
+        request: ChatRequest,
+        loop: Loop,
+        trace: RequestTrace,
     ) -> ChatRequest:
-        assert self._first is not None
-        loop = self._finder.find(request.messages, self._first)
-        if loop is None:
-            conversation.loop, conversation.loop_repeats = "", 0
-            return request
+        """What is asked in the place of a request that is in a loop."""
         loops = self._loops
         is_news = conversation.loop_repeats < loops.alert <= loop.repeats
         if not conversation.loop:

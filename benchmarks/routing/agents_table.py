@@ -26,7 +26,7 @@ from benchmarks.routing.simulation import Simulation
 from benchmarks.routing.tiers import LruChains, OracleChains, TieredCache, TtlChains
 from benchmarks.routing.trace import RoutingTrace, TracedTurn
 from benchmarks.routing.worker import SimWorker, WorkerReport, WorkerSpec
-from gateway.conversations.returns import Hint, ReturnModel
+from gateway.conversations.returns import Away, Hint, ReturnModel
 from workers.scheduler.retention import KeptChains, ReturnExpectation
 
 KV_TOKENS: Final = 730_000
@@ -62,17 +62,25 @@ class AgentsCell:
     num_readers: int = 0
 
 
+@dataclass(slots=True)
+class _Session:
+    """A session, which may be away."""
+
+    away: Away | None = None
+
+
 class Learning(Herma):
     """Our policy, which learns when conversations return and tells the caches."""
 
     def __init__(self, setting: Setting, trace: RoutingTrace, max_pause_s: float) -> None:
         super().__init__(setting, max_pause_s=max_pause_s)
         self.returns = ReturnModel()
+        self._sessions = {turn.session: _Session() for turn in trace.turns}
         self._turns = trace.turns
         self._workers = setting.workers
 
     def arrived(self, turn: TracedTurn, now: float) -> Sequence[Placed]:
-        self.returns.returned(turn.session, now)
+        self.returns.returned(self._sessions[turn.session], now)
         return super().arrived(turn, now)
 
     def on_report(self, report: WorkerReport, now: float) -> Sequence[Placed]:
@@ -80,7 +88,8 @@ class Learning(Herma):
             turn = self._turns[number]
             # Every second agent says that it is done; of the others nothing comes.
             hint = Hint(is_over=turn.is_last and turn.number % 2 == 0)
-            found = self.returns.ended(turn.session, now, tool=turn.tool, hint=hint)
+            session = self._sessions[turn.session]
+            found = self.returns.ended(session, now, tool=turn.tool, hint=hint)
             cache = self._workers[report.worker].cache
             cache.retain(number, turn.session, ReturnExpectation(*found))
         return super().on_report(report, now)

@@ -9,6 +9,7 @@ from gateway.conversations.conversation import (
     ConversationList,
     ConversationRow,
     KnownConversation,
+    SentPrompt,
     TurnEnd,
 )
 from gateway.conversations.hints import hint_of
@@ -19,7 +20,6 @@ from gateway.conversations.prefix_doctor import (
     PrefixFinding,
     PrefixList,
     PrefixRow,
-    SentPrompt,
     tools_of,
 )
 from gateway.conversations.repairs import Repair

@@ -6,14 +6,14 @@ argument. Must not know HTTP, tokens of prompts or limits.
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import msgspec
 import xxhash
 
 from gateway.api import ChatRequest
-from gateway.conversations.chains import Chain, PromptChains, ends_of, role_of, said
+from gateway.conversations.chains import PromptChains, ends_of, role_of, said
 from gateway.conversations.conversation import (
     OK,
     ConversationRow,
@@ -58,11 +58,11 @@ class _Namesakes(msgspec.Struct, gc=False):
 
 
 class ConversationBook:
-    """All conversations, the last used one last. `forgotten` takes the `owner` of each that is
-    dropped.
+    """All conversations, the last used one last. `forgotten` takes each that is dropped, also while
+    a request of it runs.
     """
 
-    def __init__(self, forgotten: Callable[[tuple[str, str]], None] = lambda _: None) -> None:
+    def __init__(self, forgotten: Callable[[KnownConversation], object] = lambda _: None) -> None:
         self._forgotten = forgotten
         self._table: OrderedDict[tuple[str, str], KnownConversation] = OrderedDict()
         self._chains = PromptChains()
@@ -70,12 +70,6 @@ class ConversationBook:
 
     def __len__(self) -> int:
         return len(self._table)
-
-    def holds(self, conversation: KnownConversation) -> bool:
-        """Whether the table has the conversation. A conversation may be forgotten while a request
-        of it runs.
-        """
-        return self._table.get(conversation.owner) is conversation
 
     def enter(
         self, named: ClientNames, key: str, client: str, request: ChatRequest, now: float
@@ -89,31 +83,27 @@ class ConversationBook:
         ends: list[int] | None = None
         conversation = self._table.get((key, name)) if name else None
         if conversation is None and (not name or named.is_weak):
-            chain, ends = self._chains.find(hashes, scope)
-            if chain is not None:
-                conversation = chain.owner
+            conversation, ends = self._chains.find(hashes, scope)
         num_results = tuple(map(role_of, messages)).count("tool")
         if conversation is None:
             conversation = self._new(named, key, client, request, now, num_results)
         else:
             self._table.move_to_end(conversation.owner)
             conversation.begin(now, request.model, num_results)
-        chain = conversation.chain
-        if chain is None and conversation.source in _UNSURE and messages:
-            chain = conversation.chain = Chain(conversation, scope)
-        if chain is not None:
-            if ends is None or chain.scope != scope:  # begun with another model
-                ends = ends_of(hashes, chain.scope)
-            self._chains.note(chain, hashes, ends)
+        if conversation.ends is None and conversation.source in _UNSURE and messages:
+            conversation.scope, conversation.ends = scope, []
+        if conversation.ends is not None:
+            if ends is None or conversation.scope != scope:  # begun with another model
+                ends = ends_of(hashes, conversation.scope)
+            self._chains.note(conversation, hashes, ends)
         return ConversationVisit(conversation, hashes, request)
 
     def leave(self, visit: ConversationVisit, now: float, end: TurnEnd) -> None:
         """A request has ended."""
         visit.request = None
         conversation, may_repeat = visit.conversation, end.status != OK
-        chain = conversation.chain
-        if chain is not None and chain.may_repeat is not may_repeat:
-            self._chains.set_repeat(chain, may_repeat=may_repeat)
+        if conversation.ends is not None and conversation.may_repeat is not may_repeat:
+            self._chains.set_repeat(conversation, may_repeat=may_repeat)
         conversation.end(now, end)
 
     def sweep(self, now: float) -> None:
@@ -132,6 +122,10 @@ class ConversationBook:
     def all(self) -> Iterator[KnownConversation]:
         """All conversations, the last used one first."""
         return reversed(self._table.values())
+
+    def oldest_first(self) -> Iterable[KnownConversation]:
+        """All conversations, the last used one last."""
+        return self._table.values()
 
     def rows(self, name: str = "", most: int = MAX_CONVERSATIONS) -> list[ConversationRow]:
         """Rows of the conversations that were used last, or of those that `find` gives."""
@@ -195,14 +189,12 @@ class ConversationBook:
 
     def _forget(self, one: KnownConversation) -> None:
         del self._table[one.owner]
-        self._forgotten(one.owner)
+        one.is_forgotten = True
+        self._forgotten(one)
         if one.source == "prompt":
             first = one.key, one.name.partition("-")[0]
             namesakes = self._namesakes[first]
             namesakes.num_open -= 1
             if not namesakes.num_open:
                 del self._namesakes[first]
-        if one.chain is not None:
-            # Both refer to each other, and the garbage collector does not see conversations.
-            self._chains.forget(one.chain)
-            one.chain = None
+        self._chains.forget(one)

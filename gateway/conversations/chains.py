@@ -8,7 +8,9 @@ still stand in a row in the next one. Must not know names, tokens or the time.
 from array import array
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, Final
+from typing import Final
+
+from gateway.conversations.conversation import NO_HASHES, KnownConversation
 
 MAX_ENDS: Final = 4
 """Ends of earlier prompts by which a conversation is found: a side call that continues one must not
@@ -26,30 +28,6 @@ said: Final = attrgetter("role", "content", "tool_calls")
 """The parts of a message that are hashed. Reasoning is not, because clients drop it later."""
 
 role_of: Final = attrgetter("role")
-NO_HASHES: Final = array("q")
-
-
-class Chain:
-    """What is kept of the prompts of `owner`: hashes of messages, less than 2 KB. For `scope` see
-    `ends_of`. `may_repeat`:
-    the last prompt got no answer, so the same one again is a retry and no other conversation;
-    `PromptChains.set_repeat` sets it.
-    """
-
-    __slots__ = ("ends", "may_repeat", "num_messages", "owner", "scope", "tail")
-
-    def __init__(self, owner: Any, scope: int) -> None:  # noqa: ANN401 - whatever is looked for
-        self.owner = owner
-        self.scope = scope
-        self.ends: list[int] = []
-        self.tail: array[int] = NO_HASHES
-        self.num_messages = 0
-        self.may_repeat = False
-
-    @property
-    def num_bytes(self) -> int:
-        """The size, with the entries of the tables that refer to it."""
-        return 300 + 8 * len(self.tail) + 200 * (len(self.ends) + ANCHORS)
 
 
 def ends_of(hashes: "array[int]", scope: int) -> list[int]:
@@ -61,31 +39,33 @@ def ends_of(hashes: "array[int]", scope: int) -> list[int]:
     return ends
 
 
-ChainTable = dict[int, list[Chain]]
-"""Chains by a hash, the oldest first. Thousands of clients may send the same prompt, so no request
-looks at each of their chains.
+ChainTable = dict[int, list[KnownConversation]]
+"""Conversations by a hash, the oldest first. Thousands of clients may send the same prompt, so no
+request looks at each of their conversations.
 """
 
 
 class PromptChains:
-    """The chains of all conversations without a sure name. For `scope` see `ends_of`."""
+    """The prompts of all conversations without a sure name. For `scope` see `ends_of`."""
 
     def __init__(self) -> None:
         self._by_last: ChainTable = {}
-        """Chains by the newest of their ends."""
+        """Conversations by the newest of their ends."""
         self._by_end: ChainTable = {}
-        """Chains by their other ends."""
+        """By their other ends."""
         self._unanswered: ChainTable = {}
-        """Chains whose prompt may come again, by each of their ends."""
+        """Those whose prompt may come again, by each of their ends."""
         self._by_anchor: ChainTable = {}
-        """Chains by the last messages of their last prompts."""
-        self._unanchored: set[Chain] = set()
-        """Chains that are not in `_by_anchor` yet: few prompts look there, and by then most
+        """By the last messages of their last prompts."""
+        self._unanchored: set[KnownConversation] = set()
+        """Those that are not in `_by_anchor` yet: few prompts look there, and by then most
         conversations have another last prompt.
         """
 
-    def find(self, hashes: "array[int]", scope: int) -> tuple[Chain | None, list[int]]:
-        """The chain that a prompt of these messages continues or repeats, and their `ends_of`."""
+    def find(self, hashes: "array[int]", scope: int) -> tuple[KnownConversation | None, list[int]]:
+        """The conversation that a prompt of these messages continues or repeats, and their
+        `ends_of`.
+        """
         # `ends_of`, inlined: this is on the way of most requests.
         ends, end = [], scope
         for one in hashes:
@@ -102,76 +82,81 @@ class PromptChains:
             is_surely_next = True  # the prompt has more messages than this end
         return self._changed(scope, hashes) if len(ends) >= SHORT else None, ends
 
-    def set_repeat(self, chain: Chain, *, may_repeat: bool) -> None:
-        """The last prompt of `chain` got no answer, or got one."""
-        if chain.may_repeat is may_repeat:
+    def set_repeat(self, one: KnownConversation, *, may_repeat: bool) -> None:
+        """The last prompt of `one` got no answer, or got one."""
+        if one.may_repeat is may_repeat:
             return
-        chain.may_repeat = may_repeat
-        for end in chain.ends:
+        one.may_repeat = may_repeat
+        for end in one.ends or ():
             if may_repeat:
-                self._unanswered.setdefault(end, []).append(chain)
+                self._unanswered.setdefault(end, []).append(one)
             else:
-                _leave(self._unanswered, end, chain)
+                _leave(self._unanswered, end, one)
 
-    def note(self, chain: Chain, hashes: "array[int]", ends: Sequence[int]) -> None:
-        """`chain` has a new last prompt, which runs. Its tables are written in one call: this is on
+    def note(self, one: KnownConversation, hashes: "array[int]", ends: Sequence[int]) -> None:
+        """`one` has a new last prompt, which runs. Its tables are written in one call: this is on
         the way of every request.
         """
-        if chain.may_repeat:
-            self.set_repeat(chain, may_repeat=False)
-        known, end = chain.ends, ends[-1] if ends else chain.scope
-        if chain not in self._unanchored:
+        if one.may_repeat:
+            self.set_repeat(one, may_repeat=False)
+        assert one.ends is not None
+        known, end = one.ends, ends[-1] if ends else one.scope
+        if one not in self._unanchored:
             if known:
-                self._unanchor(chain)
-            self._unanchored.add(chain)
+                self._unanchor(one)
+            self._unanchored.add(one)
         if end not in known:
             if known:
-                _leave(self._by_last, known[-1], chain)
-                self._by_end.setdefault(known[-1], []).append(chain)
+                _leave(self._by_last, known[-1], one)
+                self._by_end.setdefault(known[-1], []).append(one)
             known.append(end)
-            if (chains := self._by_last.get(end)) is None:
-                self._by_last[end] = [chain]
+            if (found := self._by_last.get(end)) is None:
+                self._by_last[end] = [one]
             else:
-                chains.append(chain)
+                found.append(one)
             if len(known) > MAX_ENDS:
-                _leave(self._by_end, known.pop(0), chain)
-        chain.tail = hashes[-MAX_TAIL:]
-        chain.num_messages = len(hashes)
+                _leave(self._by_end, known.pop(0), one)
+        one.tail = hashes[-MAX_TAIL:]
+        one.num_messages = len(hashes)
 
-    def forget(self, chain: Chain) -> None:
-        """`chain` is not continued any more."""
-        if chain.may_repeat:
-            self.set_repeat(chain, may_repeat=False)
-        if chain in self._unanchored:
-            self._unanchored.remove(chain)
+    def forget(self, one: KnownConversation) -> None:
+        """`one` is not continued any more. One whose name is sure is in no table."""
+        if one.ends is None:
+            return
+        if one.may_repeat:
+            self.set_repeat(one, may_repeat=False)
+        if one in self._unanchored:
+            self._unanchored.remove(one)
         else:
-            self._unanchor(chain)
-        chain.tail = NO_HASHES
-        ends, chain.ends = chain.ends, []
+            self._unanchor(one)
+        one.tail = NO_HASHES
+        ends, one.ends = one.ends, None
         if ends:
-            _leave(self._by_last, ends.pop(), chain)
+            _leave(self._by_last, ends.pop(), one)
         for end in ends:
-            _leave(self._by_end, end, chain)
+            _leave(self._by_end, end, one)
 
-    def _unanchor(self, chain: Chain) -> None:
-        for one in chain.tail[-ANCHORS:]:
-            _leave(self._by_anchor, hash((chain.scope, one)), chain)
+    def _unanchor(self, one: KnownConversation) -> None:
+        for each in one.tail[-ANCHORS:]:
+            _leave(self._by_anchor, hash((one.scope, each)), one)
 
-    def _changed(self, scope: int, hashes: "array[int]") -> Chain | None:
-        """The chain whose last prompt ends in the middle of this one, with another beginning."""
-        for chain in self._unanchored:
-            for one in chain.tail[-ANCHORS:]:
-                self._by_anchor.setdefault(hash((chain.scope, one)), []).append(chain)
+    def _changed(self, scope: int, hashes: "array[int]") -> KnownConversation | None:
+        """The conversation whose last prompt ends in the middle of this one, behind another
+        beginning.
+        """
+        for one in self._unanchored:
+            for each in one.tail[-ANCHORS:]:
+                self._by_anchor.setdefault(hash((one.scope, each)), []).append(one)
         self._unanchored.clear()
         for at in range(len(hashes) - 1, 0, -1):
             found = self._by_anchor.get(hash((scope, hashes[at])))
             if found is None:
                 continue
-            best = max(found, key=lambda chain: _run(chain.tail, hashes, at))
+            best = max(found, key=lambda one: _run(one.tail, hashes, at))
             run = _run(best.tail, hashes, at)
             if run >= LONG_RUN:
                 return best
-            is_only = len({id(chain) for chain in found}) == 1
+            is_only = len({id(one) for one in found}) == 1
             if is_only and run and best.num_messages <= SHORT and at < best.num_messages:
                 return best
         return None
@@ -192,12 +177,12 @@ def _run(tail: "array[int]", hashes: "array[int]", at: int) -> int:
     return run
 
 
-def _leave(table: ChainTable, entry: int, chain: Chain) -> None:
-    chains = table.get(entry)
-    if chains is None:
+def _leave(table: ChainTable, entry: int, one: KnownConversation) -> None:
+    found = table.get(entry)
+    if found is None:
         return
-    if len(chains) > 1:
-        if chain in chains:
-            chains.remove(chain)
-    elif chains[0] is chain:
+    if len(found) > 1:
+        if one in found:
+            found.remove(one)
+    elif found[0] is one:
         del table[entry]

@@ -4,18 +4,18 @@ Owns the counts and the row that operators see. It holds names, numbers and kind
 prompt or an answer. Must not know how conversations are recognised.
 """
 
-from typing import TYPE_CHECKING, Any, Final
+from array import array
+from typing import Any, Final
 
 import msgspec
 
 from gateway.api import Usage
-
-if TYPE_CHECKING:
-    from gateway.conversations.chains import Chain
+from gateway.conversations.returns import Away
 
 OK: Final = 200
 NOT_FOUND: Final = 404
 CLIENT_LEFT: Final = 499
+NO_HASHES: Final = array("q")
 
 
 class TurnEnd(msgspec.Struct, frozen=True, gc=False):
@@ -29,12 +29,34 @@ class TurnEnd(msgspec.Struct, frozen=True, gc=False):
     busy_s: float = 0.0
 
 
+class SentPrompt(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """A prompt that was sent to an engine of `model`. `ids` are packed; `hashes` has one per
+    message, `tools` the name and the hash of each tool.
+    """
+
+    ids: bytes
+    hashes: "array[int]"
+    tools: tuple[tuple[str, int], ...]
+    num_system: int
+    model: str = ""
+
+    @property
+    def num_bytes(self) -> int:
+        return len(self.ids) + 8 * len(self.hashes) + 120 * len(self.tools) + 400
+
+
 class KnownConversation(msgspec.Struct, eq=False, gc=False):
-    """`name` is unique within `key`, so `owner`, both together, tells it from all others. `source`
-    says where the name comes from; `chain` is that of its prompts, if it has one. Times are Unix
-    seconds, `cost` micro-units of the ledger's currency. A pause is the time between the end of a
-    turn and the next one. `loop` describes the loop that it is in, if any. `digest` names it to
-    workers once one keeps its prefix.
+    """All that is known of one conversation, so that a request looks it up once.
+
+    `name` is unique within `key`, so `owner`, both together, tells it from all others. `source`
+    says where the name comes from. Times are Unix seconds, `cost` micro-units of the ledger's
+    currency. A pause is the time between the end of a turn and the next one. `loop` describes the
+    loop that it is in, if any. `digest` names it to workers once one keeps its prefix.
+
+    `PromptChains` writes the hashes by which a prompt without a sure name finds it: `ends` of the
+    latest prompts (None: its name is sure) for `scope`, the `tail` of the last one, of
+    `num_messages`. `may_repeat`: that one got no answer, so the same prompt again is a retry and no
+    other conversation. `PrefixDoctor` writes the last `prompts`, `ReturnModel` knows `away`.
     """
 
     name: str
@@ -46,7 +68,14 @@ class KnownConversation(msgspec.Struct, eq=False, gc=False):
     began_at: float
     seen_at: float
     owner: tuple[str, str]
-    chain: "Chain | None" = None
+    is_forgotten: bool = False
+    scope: int = 0
+    ends: list[int] | None = None
+    tail: "array[int]" = NO_HASHES
+    num_messages: int = 0
+    may_repeat: bool = False
+    prompts: tuple[SentPrompt, ...] = ()
+    away: Away | None = None
     digest: bytes = b""
     num_open: int = 0
     children: int = 0

@@ -5,8 +5,7 @@ has a kind, a place and lengths: never a word of a prompt. Must not know how ids
 """
 
 from array import array
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,9 +18,11 @@ from gateway.conversations.causes import (
     is_mark,
     is_summary,
 )
+from gateway.conversations.conversation import KnownConversation, SentPrompt
 from protocol.tokens import TOKEN_BYTES
 
 MAX_BYTES: Final = 256 * 2**20
+"""Of the last prompts of all conversations. Once they take more, an eighth of it is freed."""
 MAX_STRANDS: Final = 3
 """Prompts of one conversation to one model: its own, and side calls and subagents under the same
 name.
@@ -53,22 +54,6 @@ class PrefixFinding(NamedTuple):
     lost_tokens: int
 
 
-class SentPrompt(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A prompt that was sent to an engine of `model`. `ids` are packed; `hashes` has one per
-    message, `tools` the name and the hash of each tool.
-    """
-
-    ids: bytes
-    hashes: "array[int]"
-    tools: tuple[tuple[str, int], ...]
-    num_system: int
-    model: str = ""
-
-    @property
-    def num_bytes(self) -> int:
-        return len(self.ids) + 8 * len(self.hashes) + 120 * len(self.tools) + 400
-
-
 class PrefixRow(msgspec.Struct, frozen=True):
     """What breaks the prefixes of a client's prompts, and what that has cost so far."""
 
@@ -88,48 +73,52 @@ class PrefixList(msgspec.Struct, frozen=True):
 
 
 class PrefixDoctor:
-    """The last prompts of all conversations, `max_bytes` together; the oldest go first."""
+    """Compares the prompts of each conversation. `num_bytes`: what all their last prompts take."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
         self.num_bytes = 0
-        self._strands: OrderedDict[Hashable, list[SentPrompt]] = OrderedDict()
         self._rows: dict[tuple[str, str, str], list[float]] = {}
 
-    def __len__(self) -> int:
-        return len(self._strands)
-
     def note(
-        self, owner: Hashable, prompt: SentPrompt, messages: Sequence[Message], decode: Decode
+        self,
+        one: KnownConversation,
+        prompt: SentPrompt,
+        messages: Sequence[Message],
+        decode: Decode,
     ) -> PrefixFinding | None:
-        """`owner` has a new prompt, made of `messages`: what broke its prefix, if anything did. It
-        is kept until `forget`, which must be called for each owner that is gone.
+        """`one` has a new prompt, made of `messages`: what broke its prefix, if anything did. It is
+        kept until `forget`, which must be called for each conversation that is gone.
         """
         finding = None
-        strands = self._strands.get(owner)
-        if strands is None:
-            self._strands[owner] = [prompt]
-        else:
-            self._strands.move_to_end(owner)
-            alike = [one for one in strands if one.model == prompt.model]
-            if (before := _strand_of(alike, prompt)) is not None:
+        if strands := one.prompts:
+            alike = [each for each in strands if each.model == prompt.model]
+            before = gone = _strand_of(alike, prompt)
+            if before is not None:
                 finding = compare(before, prompt, messages, decode)
-                strands.remove(before)
-                self.num_bytes -= before.num_bytes
             elif len(alike) >= MAX_STRANDS:
-                strands.remove(alike[0])
-                self.num_bytes -= alike[0].num_bytes
-            strands.append(prompt)
+                gone = alike[0]
+            if gone is not None:
+                strands = tuple(each for each in strands if each is not gone)
+                self.num_bytes -= gone.num_bytes
+        one.prompts = (*strands, prompt)
         self.num_bytes += prompt.num_bytes
-        while self.num_bytes > self._max_bytes:
-            _, oldest = self._strands.popitem(last=False)
-            self.num_bytes -= sum(one.num_bytes for one in oldest)
         return finding
 
-    def forget(self, owner: Hashable) -> None:
-        """Forget the prompts of a conversation that is forgotten."""
-        for one in self._strands.pop(owner, ()):
-            self.num_bytes -= one.num_bytes
+    def make_room(self, oldest_first: Callable[[], Iterable[KnownConversation]]) -> None:
+        """Forget the oldest prompts if all take too much; call it after `note`."""
+        if self.num_bytes <= self._max_bytes:
+            return
+        for one in oldest_first():
+            self.forget(one)
+            if self.num_bytes <= self._max_bytes - self._max_bytes // 8:
+                return
+
+    def forget(self, one: KnownConversation) -> None:
+        """Forget the prompts of a conversation."""
+        for prompt in one.prompts:
+            self.num_bytes -= prompt.num_bytes
+        one.prompts = ()
 
     def count(self, client: str, finding: PrefixFinding, lost_s: float) -> None:
         """Add a finding to those of the client."""

@@ -10,14 +10,13 @@ conversation is over).
 """
 
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Iterable
 from math import exp2, log2
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 LOST_AFTER_S: Final = 900.0
 """A conversation that stays away for so long counts as one that does not come back."""
 
-MAX_AWAY: Final = 8192
 MAX_GROUPS: Final = 2048
 _PRIOR_WEIGHT: Final = 6.0
 """A group's own pauses are averaged with this number of pauses of the wider group."""
@@ -96,13 +95,23 @@ class _Ending:
         self.expected = OVER
 
 
+Away = tuple[float, _Ending]
+"""Since when a conversation is away, and how its last answer ended."""
+
+
+class Leaver(Protocol):
+    """A conversation, which may be away."""
+
+    away: Away | None
+
+
 class ReturnModel:
-    """Computes when a conversation comes back, from the pauses of all conversations so far."""
+    """Computes when a conversation comes back, from the pauses of all conversations so far. Each
+    conversation keeps its `away`; one that is forgotten before it comes back is not counted.
+    """
 
     def __init__(self) -> None:
         self._groups: OrderedDict[_Group, _Counts] = OrderedDict()
-        self._away: OrderedDict[Hashable, tuple[float, _Ending]] = OrderedDict()
-        """Since when each conversation is away, and how its last answer ended."""
         self._endings: dict[_Group, _Ending] = {}
         """The endings by tool, key and client. They are rebuilt when groups come or go."""
         for kind, usual_s, chance in (("call", 0.5, 0.97), ("none", 30.0, 0.6)):
@@ -114,7 +123,7 @@ class ReturnModel:
 
     def ended(
         self,
-        conversation: Hashable,
+        one: Leaver,
         now: float,
         *,
         tool: str,
@@ -122,32 +131,28 @@ class ReturnModel:
         client: str = "",
         hint: Hint = NO_HINT,
     ) -> Expected:
-        """An answer of the conversation has ended with a call of `tool`, or with none ("")."""
-        self._away.pop(conversation, None)
+        """An answer of `one` has ended with a call of `tool`, or with none ("")."""
+        one.away = None
         if hint.is_over:
             return OVER
         ending = self._endings.get((tool, key, client)) or self._new_ending(tool, key, client)
-        self._away[conversation] = now, ending
-        if len(self._away) > MAX_AWAY:
-            self._away.popitem(last=False)
+        one.away = now, ending
         expected = _expected(ending)
         return expected if hint is NO_HINT else _sharpened(expected, hint)
 
-    def returned(self, conversation: Hashable, now: float) -> None:
-        """The conversation has sent another request."""
-        away = self._away.pop(conversation, None)
-        if away is not None:
-            since, ending = away
+    def returned(self, one: Leaver, now: float) -> None:
+        """`one` has sent another request."""
+        if one.away is not None:
+            since, ending = one.away
+            one.away = None
             self._note(ending, now - since)
 
-    def sweep(self, now: float) -> None:
+    def sweep(self, all_of_them: Iterable[Leaver], now: float) -> None:
         """Give up those that have been away for long; call it now and then."""
-        while self._away:
-            conversation, (since, ending) = next(iter(self._away.items()))
-            if now - since < LOST_AFTER_S:
-                return
-            del self._away[conversation]
-            self._note(ending, None)
+        for one in all_of_them:
+            if one.away is not None and now - one.away[0] >= LOST_AFTER_S:
+                ending, one.away = one.away[1], None
+                self._note(ending, None)
 
     def _note(self, ending: _Ending, pause_s: float | None) -> None:
         for group in ending.groups:

@@ -176,7 +176,7 @@ class Conversing:
         if now >= self._sweeps_at:
             self._sweeps_at = now + SWEEP_S
             self.book.sweep(now)
-            self._returns.sweep(now)
+            self._returns.sweep(self.book.all(), now)
 
     def rows(self, name: str = "", most: int = MAX_CONVERSATIONS) -> list[ConversationRow]:
         """See `ConversationBook.rows`."""
@@ -199,13 +199,12 @@ class Conversing:
         expected.
         """
         conversation = visit.conversation
-        owner = conversation.owner
-        self._returns.returned(owner, trace.unix_time)
+        self._returns.returned(conversation, trace.unix_time)
         answered, request = trace.turn.answered, visit.request
         if answered is None or request is None:
             return
         chance, within_s = self._returns.ended(
-            owner,
+            conversation,
             now,
             tool=answered.tool,
             key=conversation.key,
@@ -213,7 +212,7 @@ class Conversing:
             hint=hint_of(request.raw),
         )
         if not conversation.digest:
-            named = "\0".join(owner).encode("utf-8", "surrogatepass")
+            named = "\0".join(conversation.owner).encode("utf-8", "surrogatepass")
             conversation.digest = blake2b(named, digest_size=16).digest()
         self.retain(
             answered.worker_id,
@@ -240,11 +239,12 @@ class Conversing:
         tools = tools_of(request.prompt_tools) if request.tools else ()
         prompt = SentPrompt(turn.prompt, visit.hashes, tools, num_system, request.model)
         conversation = visit.conversation
-        if not self.book.holds(conversation):
+        if conversation.is_forgotten:
             return
         finding = self._doctor.note(
-            conversation.owner, prompt, request.messages, partial(decode_raw, text)
+            conversation, prompt, request.messages, partial(decode_raw, text)
         )
+        self._doctor.make_room(self.book.oldest_first)
         if finding is not None:
             lost_s = _seconds_of(trace, finding.lost_tokens)
             conversation.breaks += 1

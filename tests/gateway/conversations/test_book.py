@@ -19,7 +19,7 @@ from gateway.conversations import (
     named_by,
 )
 from gateway.conversations.book import EXPIRE_S, MAX_CONVERSATIONS
-from gateway.conversations.chains import Chain
+from gateway.conversations.chains import ANCHORS
 from protocol.tokens import pack_tokens
 
 Header = tuple[bytes, bytes]
@@ -199,10 +199,10 @@ def test_a_conversation_takes_at_most_4_kb() -> None:
     for end in range(1, 401, 2):
         one = enter(book, chat(*said[:end]))
     one.loop, one.last_error = "x" * 200, "y" * 60
-    chain = one.chain
-    assert chain is not None
-    rest = [getattr(one, name) for name in one.__struct_fields__ if name != "chain"]
-    assert sys.getsizeof(one) + sum(map(sys.getsizeof, rest)) + chain.num_bytes + 500 < 4096
+    assert one.ends is not None
+    parts = {id(part): part for name in one.__struct_fields__ for part in [getattr(one, name)]}
+    in_tables = 200 * (len(one.ends) + ANCHORS) + 500
+    assert sys.getsizeof(one) + sum(map(sys.getsizeof, parts.values())) + in_tables < 4096
 
 
 @pytest.mark.parametrize("is_named", [True, False])
@@ -298,18 +298,18 @@ def test_a_retry_among_thousands_of_the_same_prompt_is_found_in_one_step(
     for _ in range(1000):
         enter(book, same)
     failed = enter(book, same, status=503)
-    asked: list[Chain] = []
-    slot = Chain.may_repeat
+    asked: list[KnownConversation] = []
+    slot = KnownConversation.may_repeat
 
     class Asked:
-        def __get__(self, one: Chain, kind: type) -> bool:
+        def __get__(self, one: KnownConversation, kind: type) -> bool:
             asked.append(one)
             return bool(slot.__get__(one, kind))
 
-        def __set__(self, one: Chain, value: bool) -> None:
+        def __set__(self, one: KnownConversation, value: bool) -> None:
             slot.__set__(one, value)
 
-    monkeypatch.setattr(Chain, "may_repeat", Asked())
+    monkeypatch.setattr(KnownConversation, "may_repeat", Asked())
     assert enter(book, same) is failed
     assert enter(book, same) is not failed
     assert len(asked) < 20
@@ -326,10 +326,10 @@ def test_the_prompts_of_a_conversation_are_forgotten_with_it() -> None:
         visit = book.enter(named_by({}, request), "k", "agent", request, float(number))
         assert visit is not None
         prompt = SentPrompt(pack_tokens(range(8)), visit.hashes, (), 0, request.model)
-        doctor.note(visit.conversation.owner, prompt, request.messages, str)
+        doctor.note(visit.conversation, prompt, request.messages, str)
         leave(book, visit, float(number))
-        assert book.holds(visit.conversation)
-    assert len(doctor) == len(book) == MAX_CONVERSATIONS
+        assert not visit.conversation.is_forgotten
+    assert doctor.num_bytes == MAX_CONVERSATIONS * prompt.num_bytes
     book.sweep(1e9)
-    assert not book.holds(visit.conversation)
-    assert len(doctor) == len(book) == doctor.num_bytes == 0
+    assert visit.conversation.is_forgotten
+    assert len(book) == doctor.num_bytes == 0

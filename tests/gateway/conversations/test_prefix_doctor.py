@@ -12,7 +12,14 @@ import pytest
 
 from gateway.api import Message
 from gateway.api.request import ToolCall
-from gateway.conversations import PrefixDoctor, PrefixFinding, SentPrompt, chains, tools_of
+from gateway.conversations import (
+    KnownConversation,
+    PrefixDoctor,
+    PrefixFinding,
+    SentPrompt,
+    chains,
+    tools_of,
+)
 from gateway.conversations.prefix_doctor import first_difference
 from gateway.prompt import ModelText, decode_raw
 from protocol.tokens import pack_tokens
@@ -22,6 +29,10 @@ NOW = datetime(2026, 11, 28, 10, 0, tzinfo=UTC)
 RULES = "\n".join(
     f"Rule {at}: keep the files of part {at} as they are, and say why." for at in range(20)
 )
+
+
+def conversation(name: str = "one") -> KnownConversation:
+    return KnownConversation(name, "k", "agent", "alpha", "prompt", "", 0.0, 0.0, ("k", name))
 
 
 def _hashes(messages: list[Message]) -> "array[int]":
@@ -165,12 +176,13 @@ class Examined:
     def __init__(self, text: ModelText) -> None:
         self._text = text
         self.doctor = PrefixDoctor()
+        self.owner = conversation()
 
-    def turn(self, turn: Turn, owner: object = "one", now: datetime = NOW) -> PrefixFinding | None:
+    def turn(self, turn: Turn, now: datetime = NOW) -> PrefixFinding | None:
         messages = [Message("system", turn.system), *turn.said]
         ids = pack_tokens(self._text.encode_chat(messages, turn.tools, {}, now))
         prompt = SentPrompt(ids, _hashes(messages), tools_of(turn.tools), 1)
-        return self.doctor.note(owner, prompt, messages, partial(decode_raw, self._text))
+        return self.doctor.note(self.owner, prompt, messages, partial(decode_raw, self._text))
 
 
 @pytest.mark.parametrize("name", BREAKERS)
@@ -237,13 +249,17 @@ def test_findings_are_counted_by_client() -> None:
 
 def test_the_oldest_prompts_go_first() -> None:
     doctor = PrefixDoctor(max_bytes=100_000)
-    for number in range(50):
+    owners = [conversation(str(number)) for number in range(50)]
+    for number, owner in enumerate(owners):
         ids = pack_tokens(range(number, number + 1000))
-        doctor.note(number, SentPrompt(ids, _hashes([Message("user", "a")]), (), 0), (), str)
+        doctor.note(owner, SentPrompt(ids, _hashes([Message("user", "a")]), (), 0), (), str)
+        doctor.make_room(lambda: owners)
         assert doctor.num_bytes <= 100_000
-    assert 10 < len(doctor) < 25
-    for number in range(50):
-        doctor.forget(number)
+    kept = [bool(owner.prompts) for owner in owners]
+    assert 10 < sum(kept) < 25
+    assert kept == sorted(kept)
+    for owner in owners:
+        doctor.forget(owner)
     assert doctor.num_bytes == 0
 
 
@@ -257,13 +273,13 @@ def test_the_first_difference_is_found(at: int) -> None:
 
 def test_prompts_to_different_models_are_not_compared() -> None:
     """Prompts to different models are not compared, because their ids mean different texts."""
-    doctor = PrefixDoctor()
+    doctor, one = PrefixDoctor(), conversation()
     before = [Message("user", "hello")]
     after = [*before, Message("assistant", "yes?"), Message("user", "well")]
     ids, others = pack_tokens(range(500)), pack_tokens(range(500, 1000))
     first = SentPrompt(ids, _hashes(before), (), 0, "a")
-    assert doctor.note("one", first, before, str) is None
+    assert doctor.note(one, first, before, str) is None
     elsewhere = SentPrompt(others, _hashes(after), (), 0, "b")
-    assert doctor.note("one", elsewhere, after, str) is None
+    assert doctor.note(one, elsewhere, after, str) is None
     next_one = SentPrompt(others, _hashes(after), (), 0, "a")
-    assert doctor.note("one", next_one, after, str) is not None
+    assert doctor.note(one, next_one, after, str) is not None

@@ -1,28 +1,42 @@
 """When conversations are expected back."""
 
+from dataclasses import dataclass
 from random import Random
 from typing import Any
 
 import pytest
 
 from gateway.conversations.hints import hint_of
-from gateway.conversations.returns import LOST_AFTER_S, NO_HINT, Expected, Hint, ReturnModel
+from gateway.conversations.returns import (
+    LOST_AFTER_S,
+    NO_HINT,
+    Away,
+    Expected,
+    Hint,
+    ReturnModel,
+)
+
+
+@dataclass
+class Talk:
+    """A conversation."""
+
+    away: Away | None = None
 
 
 def played(model: ReturnModel, tool: str, pauses: list[float | None], key: str = "k") -> None:
     """Conversations of one turn each, with these pauses; None stays away."""
-    now = 0.0
-    for number, pause_s in enumerate(pauses):
-        name = f"{tool}-{key}-{number}"
-        model.ended(name, now, tool=tool, key=key)
+    now, talks = 0.0, [Talk() for _ in pauses]
+    for talk, pause_s in zip(talks, pauses, strict=True):
+        model.ended(talk, now, tool=tool, key=key)
         if pause_s is not None:
-            model.returned(name, now + pause_s)
+            model.returned(talk, now + pause_s)
         now += 1.0
-    model.sweep(now + LOST_AFTER_S)
+    model.sweep(talks, now + LOST_AFTER_S)
 
 
 def expected(model: ReturnModel, tool: str, key: str = "k", hint: Hint = NO_HINT) -> Expected:
-    return model.ended("new", 1e6, tool=tool, key=key, hint=hint)
+    return model.ended(Talk(), 1e6, tool=tool, key=key, hint=hint)
 
 
 def test_pauses_are_learned_by_tool() -> None:
@@ -63,10 +77,10 @@ def test_hints_sharpen_and_an_end_is_an_end() -> None:
 def test_tables_are_bounded() -> None:
     model = ReturnModel()
     for number in range(20_000):
-        model.ended(number, float(number), tool=f"t{number % 5000}", key=str(number % 7))
+        talk = Talk()
+        model.ended(talk, float(number), tool=f"t{number % 5000}", key=str(number % 7))
         if number % 2:
-            model.returned(number, number + 0.5)
-    assert len(model._away) <= 8192
+            model.returned(talk, number + 0.5)
     assert len(model._groups) <= 2048
 
 

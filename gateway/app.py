@@ -51,7 +51,7 @@ from gateway.responses import stored_responses
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.fleet_state import FleetState
 from gateway.routing.shown_worker import WorkerView
-from gateway.runtime import return_memory
+from gateway.runtime import return_memory, use_huge_pages
 from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending
 from gateway.telemetry import (
@@ -393,6 +393,7 @@ async def _serve(
             await nursery.start(dashboard.run)
         nursery.start_soon(_cut_open_turns, services)
         nursery.start_soon(return_memory)
+        nursery.start_soon(use_huge_pages)
         nursery.start_soon(process.reload.run_at_signals)
         nursery.start_soon(_answer_commands, process, url)
         nursery.start_soon(process.manager.keep_alive)

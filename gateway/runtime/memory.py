@@ -26,7 +26,7 @@ _GROWTH_BYTES: Final = 16 * 2**20
 _MIN_GAIN_BYTES: Final = 2**20
 _PERIOD_S: Final = 12.8
 _MAX_PERIOD_S: Final = 51.2
-_STATM: Final = Path("/proc/self/statm")
+STATM: Final = Path("/proc/self/statm")
 
 
 def bound_arenas() -> None:
@@ -41,10 +41,10 @@ async def return_memory() -> None:
     doubles while that gains nothing.
     """
     library = _glibc()
-    if library is None or not _STATM.exists():
+    if library is None or not STATM.exists():
         return
     # Open all the time: it must be read while clients have taken all descriptors.
-    statm = os.open(_STATM, os.O_RDONLY)
+    statm = os.open(STATM, os.O_RDONLY)
     try:
         await _return_memory(library, statm)
     finally:
@@ -52,22 +52,22 @@ async def return_memory() -> None:
 
 
 async def _return_memory(library: ctypes.CDLL, statm: int) -> None:
-    least, period_s = _resident_bytes(statm), _PERIOD_S
+    least, period_s = resident_bytes(statm), _PERIOD_S
     while True:
         await coalesced_tick(period_s)
-        before = _resident_bytes(statm)
+        before = resident_bytes(statm)
         least = min(least, before)
         if before - least < _GROWTH_BYTES:
             period_s = _PERIOD_S
             continue
         trim: Callable[[int], int] = library.malloc_trim
         await trio.to_thread.run_sync(trim, 0)
-        gain = before - _resident_bytes(statm)
+        gain = before - resident_bytes(statm)
         period_s = _PERIOD_S if gain >= _MIN_GAIN_BYTES else min(2 * period_s, _MAX_PERIOD_S)
 
 
-def _resident_bytes(statm: int) -> int:
-    """The memory of this process that is resident, on Linux."""
+def resident_bytes(statm: int) -> int:
+    """The memory of this process that is resident, by the open `STATM`."""
     return int(os.pread(statm, 256, 0).split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -22,7 +22,14 @@ from benchmarks.kernels.linear import (
     by_library,
     written,
 )
-from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_rows, quantize_weight
+from kernels.fp8 import (
+    BLOCK,
+    Fp8Weight,
+    dequantise,
+    quantize_blocks,
+    quantize_rows,
+    quantize_weight,
+)
 from kernels.linear.choose import Op, choose
 from kernels.linear.config import Config, Skinny, Wide
 from kernels.linear.device import product
@@ -72,7 +79,7 @@ def case(
         random = partial(torch.randn, device=device, dtype=dtype)
         other = random(num_rows, num_out) if op is Op.LINEAR_ADD else random(depth)
         weight = random(num_weight_rows, depth).mul_(depth**-0.5)
-        quantised = _by_block(weight) if by_block else quantize_weight(weight)
+        quantised = quantize_blocks(weight) if by_block else quantize_weight(weight)
         x = random(num_rows, depth)
         if not peers:
             return x, quantised, other
@@ -139,15 +146,6 @@ def _blockwise(x: Tensor, weight: Fp8Weight, _: Tensor, __: Tensor, rows: Tensor
     return torch._scaled_mm(  # noqa: SLF001
         rows, weight.values.t(), *scales, out_dtype=torch.bfloat16
     )
-
-
-def _by_block(weight: Tensor) -> Fp8Weight:
-    """Quantise by block a weight whose sides are multiples of 128."""
-    num_rows, depth = weight.shape
-    tiles = weight.float().view(num_rows // BLOCK, BLOCK, depth // BLOCK, BLOCK)
-    scales = tiles.abs().amax((1, 3)) / 448
-    values = (tiles / scales[:, None, :, None]).view(num_rows, depth).to(FP8)
-    return Fp8Weight(values, scales)
 
 
 def _expected(op: Op, x: Tensor, weight: Fp8Weight, other: Tensor, *_: Tensor) -> Tensor:

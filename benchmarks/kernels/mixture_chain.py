@@ -38,7 +38,7 @@ from kernels.experts import (
     rounded,
 )
 from kernels.experts.stack import Stack
-from kernels.fp8 import BLOCK, FP8, Fp8Weight, dequantise, quantize_weight
+from kernels.fp8 import Fp8Weight, dequantise, quantize_blocks, quantize_weight
 from kernels.linear import linear_add, norm_linear
 from kernels.linear.choose import even_splits
 from kernels.linear.config import Config, Gemv, Skinny, Wide
@@ -265,19 +265,8 @@ def _drawn(form: str, num_rows: int, depth: int, device: torch.device) -> Stack:
     whole = torch.empty(num_rows, depth, dtype=torch.bfloat16, device=device)
     whole.normal_(0.0, depth**-0.5)
     if form == "blocks":
-        return _by_block(whole)
+        return quantize_blocks(whole)
     return quantize_weight(whole) if form == "fp8" else whole
-
-
-def _by_block(whole: Tensor) -> Fp8Weight:
-    """With scales by block, of whole blocks."""
-    blocks = whole.view(whole.shape[0] // BLOCK, BLOCK, -1, BLOCK)
-    scales = blocks.abs().amax((1, 3)).float() / torch.finfo(FP8).max
-    values = torch.empty_like(whole, dtype=FP8)
-    for number, scale in enumerate(scales.reciprocal().bfloat16()):
-        of = slice(number * BLOCK, (number + 1) * BLOCK)
-        values[of] = (blocks[number] * scale[None, :, None]).reshape(BLOCK, -1).to(FP8)
-    return Fp8Weight(values, scales)
 
 
 def _made(shape: _Shape, rows: int, context: int, device: torch.device) -> tuple[Any, ...]:

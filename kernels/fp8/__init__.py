@@ -23,6 +23,7 @@ __all__ = [
     "Weight",
     "dequantise",
     "parts_of",
+    "quantize_blocks",
     "quantize_rows",
     "quantize_weight",
 ]
@@ -57,6 +58,13 @@ def quantize_rows(
 def quantize_weight(weight: Tensor) -> Fp8Weight:
     """A weight [N, K] with one scale per row. Raises `ValueError`."""
     return Fp8Weight(*quantize_rows(weight))
+
+
+def quantize_blocks(weight: Tensor) -> Fp8Weight:
+    """A weight [N, K] with one scale for each block of 128 x 128, or for fewer of the last rows and
+    columns. Takes some 12 bytes of memory beside it for each of up to 2^27 numbers.
+    """
+    return reference.quantize_blocks(weight)
 
 
 def dequantise(weight: Fp8Weight, dtype: torch.dtype) -> Tensor:

@@ -97,6 +97,23 @@ def test_kernel_and_reference_agree(
         assert (out - wanted).norm() <= 0.2 * wanted.norm()
 
 
+@pytest.mark.parametrize("shape", [(128, 128), (300, 130), (1, 1), (257, 384)])
+@pytest.mark.parametrize("part", [1, 2**27])
+def test_a_weight_is_quantised_by_block(
+    shape: tuple[int, int], part: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each block has the scale of its own largest number, however much is quantised at once; a
+    block of zeros stays one.
+    """
+    monkeypatch.setattr(reference, "_PART", part)
+    weight = _rows(*shape).bfloat16()
+    found, expected = fp8.quantize_blocks(weight), by_block(weight)
+    assert torch.equal(found.values.float(), expected.values.float())
+    assert torch.equal(found.scales, expected.scales)
+    zeros = fp8.quantize_blocks(torch.zeros(shape))
+    assert not fp8.dequantise(zeros, torch.float32).any()
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("quantise", [by_row, by_block])
 @pytest.mark.parametrize("shape", [(1, 1), (37, 70), (300, 130), (128, 256)])

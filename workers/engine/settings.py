@@ -31,7 +31,7 @@ from workers.engine.models.description import ModelDescription
 from workers.engine.models.network import Network
 from workers.engine.models.state_slots import MOST_TAKEN_BACK
 from workers.engine.models.vocabulary import VocabularyForm
-from workers.engine.models.weights import LayerWeights, doubled, quantised, quartered
+from workers.engine.models.weights import LayerWeights, blocked, doubled, quantised, quartered
 from workers.scheduler import CARD_SEQS, CPU_SEQS, most_sequences
 
 _DTYPES: Final = {
@@ -107,6 +107,8 @@ def layer_change(
     is_stored = is_stored and shape.stored not in {StoredFormat.DENSE, StoredFormat.MXFP4}
     if config.quantization == "int4" or (is_stored and shape.stored.is_int4):
         return quartered
+    if is_stored and shape.stored.is_by_block:
+        return blocked
     return quantised if config.quantization == "fp8" or is_stored else None
 
 

@@ -56,7 +56,7 @@ from tests.kernels.attention_cases import Shape  # noqa: E402
 from tests.kernels.extend_attention_checks import attend_alone  # noqa: E402
 from tests.workers.engine.load.test_quantize import BY_BLOCK, BY_ROW, quantised_twins  # noqa: E402
 from workers.engine.compile.compile_ahead import CompileAhead, compiler_command  # noqa: E402
-from workers.engine.compile.dry_run import dry_run  # noqa: E402
+from workers.engine.compile.dry_run import blocks_of, dry_run  # noqa: E402
 from workers.engine.compile.kernel_cache import is_complete, watch_kernel_cache  # noqa: E402
 from workers.engine.graphs.capture import run_again  # noqa: E402
 from workers.engine.graphs.device_steps import DeviceSteps  # noqa: E402
@@ -65,7 +65,11 @@ from workers.engine.models.kv_cache import KvCache  # noqa: E402
 from workers.engine.models.model_config import read_model_config  # noqa: E402
 from workers.engine.models.network import Network  # noqa: E402
 from workers.engine.models.weight_reader import load_weights  # noqa: E402
-from workers.engine.models.weights import LayerWeights, quartered  # noqa: E402
+from workers.engine.models.weights import (  # noqa: E402
+    LayerWeights,
+    quartered,
+    with_products,
+)
 from workers.engine.peak_probe import run_largest_steps  # noqa: E402
 from workers.engine.runner import ModelRunner  # noqa: E402
 from workers.engine.settings import (  # noqa: E402
@@ -258,6 +262,31 @@ def _check_products(*, invariant: bool) -> None:
         num_wide = sum(kernel.module == wide.__name__ for kernel in recorded.values())
         # Else nothing was checked: `tuned` leaves some of 240 rows to the library, invariant none.
         assert num_rows != 240 or num_wide >= (3 if invariant else 1)
+
+
+def check_products_by_block() -> None:
+    """The dry run has the products by weights with scales by block, whose tiles of many rows have
+    more sizes than graphs have.
+    """
+    hopper.has_compiler = lambda: True
+    pretend_device(H200)
+    room = Path(os.environ["TRITON_CACHE_DIR"]) / "large_blocks"
+    room.mkdir()
+    config = json.loads((LARGE / "config.json").read_text()) | {"quantization_config": BY_BLOCK}
+    (room / "config.json").write_text(json.dumps(config))
+    lists = list(dry_run(_worker(room, token_budget=8192), room))
+    known = {kernel.id for kernels in lists for kernel in kernels}
+    for num_rows in (*range(1, 272), *range(272, 2049, 37), 4096, 5000, 8192):
+        with record_launches() as recorded:
+            _multiply(num_rows, invariant=False, change=_by_block)
+        missing = [kernel for kernel in recorded.values() if kernel.id not in known]
+        assert not missing, (num_rows, missing)
+        modules = {kernel.module for kernel in recorded.values()}
+        assert (wide.__name__ in modules) == (num_rows > 1)
+
+
+def _by_block(layer: LayerWeights) -> LayerWeights:
+    return with_products(layer, blocks_of)
 
 
 def check_products_in_4_bits() -> None:

@@ -215,11 +215,12 @@ def _weights(config: WorkerConfig, shape: ModelDescription, dtype: torch.dtype) 
     if not by_block:
         return weights
     # The formats are the ones in which `weights.py` reads a checkpoint of this kind.
-    layers = tuple([with_products(layer, _blocks) for layer in weights.layers])
+    layers = tuple([with_products(layer, blocks_of) for layer in weights.layers])
     return replace(weights, layers=layers)
 
 
-def _blocks(weight: Weight) -> Fp8Weight:
+def blocks_of(weight: Weight) -> Fp8Weight:
+    """The shapes of the weight with scales by block."""
     num_rows, depth = weight.shape
     scales = torch.empty(-(-num_rows // BLOCK), -(-depth // BLOCK), device=_NOWHERE)
     return Fp8Weight(torch.empty(num_rows, depth, dtype=FP8, device=_NOWHERE), scales)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.delta_rule import DeltaWeights
 from kernels.experts import ExpertWeights
-from kernels.fp8 import DualWeight, Fp8Weight, quantize_weight
+from kernels.fp8 import DualWeight, Fp8Weight, quantize_blocks, quantize_weight
 from kernels.int4 import GROUPS, Int4Weight, quantize
 from kernels.latent import LatentWeights
 from kernels.linear import Weight
@@ -168,6 +168,11 @@ def quantised(layer: LayerWeights) -> LayerWeights:
     return _narrowed(layer, _quantised)
 
 
+def blocked(layer: LayerWeights) -> LayerWeights:
+    """The layer with its products in 8 bits, scaled by block."""
+    return _narrowed(layer, _blocked)
+
+
 def quartered(layer: LayerWeights) -> LayerWeights:
     """The layer with its products in 4 bits where a group divides their columns."""
     return _narrowed(layer, _quartered)
@@ -251,6 +256,10 @@ def _with_side(side: SideWeights | None, change: Callable[[Weight], Weight]) -> 
 
 def _quantised(weight: Weight) -> Weight:
     return quantize_weight(weight) if isinstance(weight, Tensor) else weight
+
+
+def _blocked(weight: Weight) -> Weight:
+    return quantize_blocks(weight) if isinstance(weight, Tensor) else weight
 
 
 def _quartered(weight: Weight) -> Weight:

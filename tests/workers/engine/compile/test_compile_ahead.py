@@ -67,6 +67,7 @@ def test_the_dry_run_knows_steps_of_all_sizes(tmp_path: Path) -> None:
     checks = (
         "check_long_segments",
         "check_products_of_all_rows",
+        "check_products_by_block",
         "check_segments",
         "check_invariant_products",
         "check_products_in_4_bits",

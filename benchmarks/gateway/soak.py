@@ -93,19 +93,15 @@ def streams(bench: GatewayBench, *, name: str, ramp_s: float, processes: int = 1
         lost = {what: num - lost_before[what] for what, num in _losses(gateway).items()}
         peak_mb = gateway.memory_mb("VmHWM")
     bench.add_outcome(name, outcome, answers=count, tokens=count * num_tokens)
-    if any(lost.values()):
-        bench.figures.errors.append(f"{name}: lost on the way: {lost}")
-    is_whole = bench.size.share == 1.0
-    if is_whole and outcome.gaps.p99 > max_gap_ms:
-        bench.figures.errors.append(
-            f"{name}: gap p99 {outcome.gaps.p99:.0f} ms is over {max_gap_ms}"
-        )
-    if is_whole and memory_mb["end"] - memory_mb["start"] > max_growth_mb:
-        bench.figures.errors.append(f"{name}: memory grew: {memory_mb}")
-    if is_whole and outcome.deaf_cut < num_deaf:
-        bench.figures.errors.append(
-            f"{name}: {outcome.deaf_cut} of {num_deaf} stuck clients were cut"
-        )
+    errors = [f"lost on the way: {lost}"] if any(lost.values()) else []
+    if bench.size.share == 1.0:
+        if outcome.gaps.p99 > max_gap_ms:
+            errors.append(f"gap p99 {outcome.gaps.p99:.0f} ms is over {max_gap_ms}")
+        if memory_mb["end"] - memory_mb["start"] > max_growth_mb:
+            errors.append(f"memory grew: {memory_mb}")
+        if outcome.deaf_cut < num_deaf:
+            errors.append(f"{outcome.deaf_cut} of {num_deaf} stuck clients were cut")
+    bench.figures.errors += [f"{name}: {error}" for error in errors]
     return {
         "streams": count,
         "ramp_s": ramp_s,

@@ -43,24 +43,11 @@ def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report:
     """
     ranks = runner.model.ranks
     fd = fd if ranks is None else None
-    wanted, cache = config.host_cache_bytes, runner.cache
+    cache, drafter = runner.cache, runner.drafter
     device = cache.memories[0].device
-    drafter = runner.drafter
     caches = (cache,) if drafter is None or drafter.cache is None else (cache, drafter.cache)
     memories = Memories(caches, runner.kept)
-    room = _room(fd)
-    if device.type == "cpu":  # keys and values take the host's memory when they are written
-        coming = sum(each.num_bytes() for each in caches)
-        room = room._replace(num_bytes=max(0, room.num_bytes - coming))
-    if wanted is None:
-        wanted = 0
-        if _BY_DEFAULT and fd is not None and device.type == "cuda" and not _is_integrated(device):
-            wanted = default_bytes(room.num_bytes, sum(each.num_bytes() for each in caches))
-    elif wanted > room.num_bytes:
-        raise ConfigError(
-            f"cache.host needs {bytes_text(wanted)}, but {room.source} leaves "
-            f"{bytes_text(room.num_bytes)} of the host's memory: lower it or leave it out"
-        )
+    wanted = _wanted_bytes(config, sum(each.num_bytes() for each in caches), fd, device)
     if wanted == 0:
         return
     # No later engine can find pages in memory that ends with this engine.
@@ -87,6 +74,27 @@ def open_tier(config: WorkerConfig, runner: ModelRunner, fd: int | None, report:
             f"({error.strerror}): lower it or leave it out, or raise the limits of address space "
             "and of file sizes (ulimit -v, ulimit -f)"
         ) from error
+
+
+def _wanted_bytes(
+    config: WorkerConfig, cache_bytes: int, fd: int | None, device: torch.device
+) -> int:
+    """The bytes of the host tier, by the configuration or the default; 0: no tier. `cache_bytes`
+    are those of keys and values on the device. Raises `ConfigError` if the host has less.
+    """
+    wanted, room = config.host_cache_bytes, _room(fd)
+    if device.type == "cpu":  # keys and values take the host's memory when they are written
+        room = room._replace(num_bytes=max(0, room.num_bytes - cache_bytes))
+    if wanted is None:
+        is_apart = device.type == "cuda" and not _is_integrated(device)
+        has_tier = _BY_DEFAULT and fd is not None and is_apart
+        return default_bytes(room.num_bytes, cache_bytes) if has_tier else 0
+    if wanted > room.num_bytes:
+        raise ConfigError(
+            f"cache.host needs {bytes_text(wanted)}, but {room.source} leaves "
+            f"{bytes_text(room.num_bytes)} of the host's memory: lower it or leave it out"
+        )
+    return wanted
 
 
 def give_back(fd: int | None) -> None:

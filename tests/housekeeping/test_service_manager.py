@@ -60,10 +60,13 @@ async def test_signs_of_life(end: socket.socket, autojump_clock: MockClock) -> N
         nursery.cancel_scope.cancel()
 
 
-async def test_without_a_manager_nothing_is_sent() -> None:
+async def test_without_a_manager_keep_alive_returns_at_once(autojump_clock: MockClock) -> None:
     manager = ServiceManager.take({})
     manager.ready("x")
-    await manager.keep_alive()
+    began_at = trio.current_time()
+    with trio.fail_after(60):
+        await manager.keep_alive()
+    assert trio.current_time() == began_at
 
 
 def test_an_abstract_address(capfd: pytest.CaptureFixture[str]) -> None:

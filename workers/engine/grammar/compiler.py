@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, final
 import numpy as np
 
 from protocol.messages import Grammar
-from workers.engine.grammar.loosening import without_broken
+from workers.engine.grammar.relaxed_grammar import without_broken
 from workers.engine.grammar.sequence_grammar import (
     GrammarBroken,
     GrammarVocabulary,
@@ -137,14 +137,14 @@ class LlGuidanceCompiler:
         try:
             return library.compile(grammar)
         except GrammarBroken as error:
-            looser = without_broken(grammar, partial(_fault, library))
-            if looser is None:
+            relaxed = without_broken(grammar, partial(_fault, library))
+            if relaxed is None:
                 raise
-            for rule, reason in looser.loosened:
+            for rule, reason in relaxed.rules:
                 name = f"of rule {rule!r} " if rule else ""
                 print(f"a schema {name}allows any object now: {reason}", file=sys.stderr)
             try:
-                return library.compile(looser.grammar)
+                return library.compile(relaxed.grammar)
             except GrammarBroken:
                 raise error from None
 

@@ -1,6 +1,6 @@
-"""A grammar with schemas that cannot be enforced -> a looser grammar that can.
+"""A grammar with schemas that cannot be enforced -> a relaxed grammar that can.
 
-Owns which schemas may become looser: those with the option `lenient`, whose client can do without.
+Owns which schemas may be relaxed: those with the option `lenient`, whose client can do without.
 Must not know the library.
 """
 
@@ -20,41 +20,41 @@ _RULE: Final = re.compile(r"^(\w+): %json (\{.*\})$", re.MULTILINE)
 _OPTIONS: Final = "x-guidance"
 
 
-class Looser(NamedTuple):
-    """The `grammar`, and the rules that became looser with the reasons; "" is a whole grammar."""
+class RelaxedGrammar(NamedTuple):
+    """The `grammar`, and the relaxed rules with the reasons; "" is a whole grammar."""
 
     grammar: Grammar
-    loosened: tuple[tuple[str, str], ...]
+    rules: tuple[tuple[str, str], ...]
 
 
-def without_broken(grammar: Grammar, fault: Callable[[Grammar], str]) -> Looser | None:
+def without_broken(grammar: Grammar, fault: Callable[[Grammar], str]) -> RelaxedGrammar | None:
     """The grammar with any object instead of each lenient schema for which `fault` gives a reason;
     None if no schema is at fault. Raises `GrammarBroken`, which names the rule of a strict one.
     """
     if grammar.kind == "json_schema":
         reason = fault(grammar)
-        any_value = _looser(grammar.text)
+        any_value = _relaxed(grammar.text)
         if not reason or any_value is None:
             return None
-        return Looser(Grammar("json_schema", any_value), (("", reason),))
-    loosened: list[tuple[str, str]] = []
+        return RelaxedGrammar(Grammar("json_schema", any_value), (("", reason),))
+    relaxed: list[tuple[str, str]] = []
 
     def checked(found: re.Match[str]) -> str:
         rule, schema = found.groups()
         reason = fault(Grammar("json_schema", schema))
         if not reason:
             return found[0]
-        any_value = _looser(schema)
+        any_value = _relaxed(schema)
         if any_value is None:
             raise GrammarBroken(f"{rule}: {reason}")
-        loosened.append((rule, reason))
+        relaxed.append((rule, reason))
         return f"{rule}: %json {any_value}"
 
     text = _RULE.sub(checked, grammar.text)
-    return Looser(Grammar(grammar.kind, text), tuple(loosened)) if loosened else None
+    return RelaxedGrammar(Grammar(grammar.kind, text), tuple(relaxed)) if relaxed else None
 
 
-def _looser(text: str) -> str | None:
+def _relaxed(text: str) -> str | None:
     """The schema of any object (of any value, if the given one is no object's); None if the given
     one is strict.
     """

@@ -10,7 +10,7 @@ from workers.loop.loop import (
     GrammarCompiler,
     scheduler_for,
 )
-from workers.loop.napping import MemoryMove, NativeSleep
+from workers.loop.native_sleep import MemoryMove, NativeSleep
 from workers.loop.pipeline import EngineBroken, Runner
 from workers.loop.start_table import (
     NO_STEP,

@@ -63,7 +63,7 @@ from workers.ipc import (
     recover_request_id,
 )
 from workers.loop.heartbeat import EngineStatus, cache_line, drafting_line
-from workers.loop.napping import Napping, NativeSleep
+from workers.loop.native_sleep import NativeSleep, SleepControl
 from workers.loop.pipeline import InFlight, Pipeline, Runner
 from workers.scheduler import (
     BlockManager,
@@ -185,7 +185,7 @@ class EngineLoop(Generic[InFlight]):
         self._compiler = compiler
         self._watch_drafts = watch_drafts
         self._copies = copies
-        self._napping = Napping(sleep, scheduler, status)
+        self._sleep_control = SleepControl(sleep, scheduler, status)
         self._sleeps: SleepEngine | None = None
         self._num_compiling = 0
         self._pipeline = Pipeline(runner, status, scheduler.step_cost, clock)
@@ -207,7 +207,9 @@ class EngineLoop(Generic[InFlight]):
             # the runner may prepare for later steps until a frame comes.
             can_wait = self._is_stalled or (
                 not self._is_busy
-                and (self._napping.is_asleep or not self._pipeline.prepare(pending_only=False))
+                and (
+                    self._sleep_control.is_asleep or not self._pipeline.prepare(pending_only=False)
+                )
             )
             for link, payload in self._channel.take(self._patience_s() if can_wait else 0.0):
                 self._take_frame(link, payload)
@@ -227,7 +229,7 @@ class EngineLoop(Generic[InFlight]):
 
     @property
     def _is_copying(self) -> bool:
-        may_copy = self._copies is not None and not self._napping.is_asleep
+        may_copy = self._copies is not None and not self._sleep_control.is_asleep
         return may_copy and self._scheduler.is_copying
 
     @property
@@ -244,7 +246,7 @@ class EngineLoop(Generic[InFlight]):
         self._queue(self._scheduler.take_events())
         self._status.busy = self._is_busy
         has_planned = self._launch()
-        if self._copies is not None and not self._napping.is_asleep:
+        if self._copies is not None and not self._sleep_control.is_asleep:
             self._copy(self._copies)
         if not has_planned or not 0.0 < self._pipeline.expected_s < BRIEF_STEP_S:
             self._report_load(busy=self._is_busy)
@@ -267,7 +269,7 @@ class EngineLoop(Generic[InFlight]):
             self._out.append((SUPERVISOR, encode_control(Cleared(self._num_clears))))
             self._num_clears = 0
         if self._sleeps is not None and not len(self._pipeline) and not self._is_copying:
-            slept = self._napping.fall_asleep(self._sleeps)
+            slept = self._sleep_control.fall_asleep(self._sleeps)
             self._sleeps = None
             self._out.append((SUPERVISOR, encode_control(slept)))
         self._flush()
@@ -345,13 +347,13 @@ class EngineLoop(Generic[InFlight]):
                 self._sleeps = message  # done once the copies to the host are over
             case WakeEngine(epoch=epoch):
                 self._epoch = epoch
-                self._out.append((SUPERVISOR, encode_control(self._napping.wake())))
+                self._out.append((SUPERVISOR, encode_control(self._sleep_control.wake())))
             case _:
                 assert_never(message)
 
     def _message(self, link: int, payload: bytes) -> None:
         match message := wire.decode_to_worker(payload):
-            case Submit() | Embed() | Score() if self._napping.is_asleep:
+            case Submit() | Embed() | Score() if self._sleep_control.is_asleep:
                 ids = message.request_id, message.attempt
                 self._queue([Outgoing(link, Rejected(*ids, "not_ready", "the engine is asleep"))])
             case Submit():
@@ -400,7 +402,7 @@ class EngineLoop(Generic[InFlight]):
             return
         self._load_was_busy, self._load_at = busy, now
         self._scheduler.revise_places()
-        self._napping.expect()
+        self._sleep_control.expect()
         load = self._load()
         if load.cache is not None:
             self._status.cache = cache_line(load.cache, load.recomputed_tokens)

@@ -61,6 +61,6 @@ def test_a_form_of_the_answer_may_be_looser_too(
 
 
 def test_a_grammar_of_a_client_stays_as_it_is(compiler: LlGuidanceCompiler) -> None:
-    """A client's grammar that is broken is not loosened."""
+    """A client's grammar that is broken is not relaxed."""
     with pytest.raises(GrammarBroken):
         compiler.compile(Grammar("lark", "start: missing"), array("I"))

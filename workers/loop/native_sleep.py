@@ -1,4 +1,4 @@
-"""The sleep of the engine's device: the loop's part.
+"""The sleep of the engine's device, as the engine's loop controls it.
 
 Owns the seam to whatever moves the memory, what is kept of the prefix cache, and the answers to the
 supervisor. Must not know tensors, nor when the engine sleeps.
@@ -47,7 +47,7 @@ class NativeSleep(Protocol):
 
 
 @final
-class Napping:
+class SleepControl:
     """One engine's sleep; `sleep` None: it has none."""
 
     def __init__(

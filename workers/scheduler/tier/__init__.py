@@ -9,5 +9,5 @@ from workers.scheduler.tier.host_tier import HostTier, TierRoom
 from workers.scheduler.tier.index import Index, PageRecord, TierLayout
 from workers.scheduler.tier.no_tier import NoHostTier
 from workers.scheduler.tier.pool import TierPool
+from workers.scheduler.tier.tier_state import BlockEvent, TierState, follow
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
-from workers.scheduler.tier.where import BlockEvent, Where, follow

@@ -9,7 +9,7 @@ from enum import IntEnum
 from typing import NamedTuple, final
 
 from protocol.ids import BlockDigest
-from workers.scheduler.tier.where import BlockEvent, Where, follow
+from workers.scheduler.tier.tier_state import BlockEvent, TierState, follow
 
 
 class EntryKind(IntEnum):
@@ -51,9 +51,9 @@ class TierEntry:
         "parent",
         "proof",
         "serial",
+        "tier_state",
         "used_at",
         "used_s",
-        "where",
     )
 
     def __init__(
@@ -66,7 +66,7 @@ class TierEntry:
         self.depth = depth
         self.pages: tuple[int, ...] = ()
         self.checksums: tuple[int, ...] = ()
-        self.where = Where.CARD
+        self.tier_state = TierState.CARD
         self.num_children = 0
         self.is_doomed = False
         self.used_at = 0
@@ -75,13 +75,13 @@ class TierEntry:
 
     def __repr__(self) -> str:
         kind, digest = self.name
-        return f"<Entry {kind.name} {digest.hex()[:8]} {self.where.value} {self.pages}>"
+        return f"<Entry {kind.name} {digest.hex()[:8]} {self.tier_state.value} {self.pages}>"
 
     @property
     def may_go(self) -> bool:
         """Whether it can be evicted: no copy is under way, and no entry needs it."""
-        return not self.num_children and self.where.may_leave_host
+        return not self.num_children and self.tier_state.may_leave_host
 
     def follow(self, event: BlockEvent) -> None:
         """Take an event. Raises `IntegrityError` if it cannot happen."""
-        self.where = follow(self.where, event)
+        self.tier_state = follow(self.tier_state, event)

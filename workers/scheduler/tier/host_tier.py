@@ -24,8 +24,8 @@ from workers.scheduler.retention import ReturnExpectation
 from workers.scheduler.tier.entry import EntryKind, Name, TierEntry
 from workers.scheduler.tier.load_meter import LoadMeter
 from workers.scheduler.tier.pool import TierPool
+from workers.scheduler.tier.tier_state import BlockEvent, TierState
 from workers.scheduler.tier.transfers import Copy, Transfer, Transferred
-from workers.scheduler.tier.where import BlockEvent, Where
 
 _PROOF_BYTES: Final = 32
 _MAX_TRANSFERS: Final = 4
@@ -261,7 +261,7 @@ class HostTier:
         if entry is not None and entry.proof != here.proof:
             # Another prefix has this digest on the host. It goes; one that is copied now stays, and
             # the tier knows nothing of the card's.
-            if entry.where is not Where.HOST:
+            if entry.tier_state is not TierState.HOST:
                 return
             for gone in self.pool.evict(entry):
                 self._forgot(gone)
@@ -298,7 +298,7 @@ class HostTier:
 
     def gives(self, entry: TierEntry) -> bool:
         """Whether the host can give what an entry holds now, and the card has it not."""
-        return entry.where is Where.HOST and self.pool.is_open(entry.pages)
+        return entry.tier_state is TierState.HOST and self.pool.is_open(entry.pages)
 
     def opening(self, digests: Sequence[BlockDigest], first: int) -> Name | None:
         """The first of what the host has of blocks from index `first` on, one behind the other, and
@@ -316,7 +316,7 @@ class HostTier:
 
     def _is_opening(self, name: Name) -> bool:
         entry = self.pool.get(name)
-        if entry is None or entry.where is not Where.HOST:
+        if entry is None or entry.tier_state is not TierState.HOST:
             return False
         return self.pool.will_open(entry.pages)
 
@@ -348,7 +348,7 @@ class HostTier:
         entry = self.pool.get(name)
         if entry is None:
             return False
-        return entry.where in (Where.LOADING, Where.PARTING) or self._is_opening(name)
+        return entry.tier_state in (TierState.LOADING, TierState.PARTING) or self._is_opening(name)
 
     # Copies.
 
@@ -540,9 +540,9 @@ class HostTier:
             if entry.name in load.bad:
                 self.num_spoilt += 1
                 gone = self.pool.end(entry, BlockEvent.SPOILT)
-            elif entry.where is Where.TWICE:
+            elif entry.tier_state is TierState.TWICE:
                 gone = self.pool.loaded(entry, now)
-            elif entry.where is Where.LOADING:
+            elif entry.tier_state is TierState.LOADING:
                 gone = self.pool.end(entry, BlockEvent.FAILED)
             for each in gone:
                 self._forgot(each)

@@ -19,7 +19,7 @@ from workers.scheduler.retention import OVER
 from workers.scheduler.tier.entry import EntryKind, Name, TierEntry
 from workers.scheduler.tier.index import Index, PageRecord
 from workers.scheduler.tier.retention import EvictionOrder, ExpectedReturns
-from workers.scheduler.tier.where import BlockEvent, Where
+from workers.scheduler.tier.tier_state import BlockEvent, TierState
 
 
 @final
@@ -78,7 +78,7 @@ class TierPool:
     def rests(self, name: Name) -> bool:
         """Whether an entry is not copied now; one without pages is not."""
         entry = self._entries.get(name)
-        return entry is None or entry.where.may_leave_host
+        return entry is None or entry.tier_state.may_leave_host
 
     @property
     def is_opening(self) -> bool:
@@ -216,9 +216,9 @@ class TierPool:
         the host any more, with all that need it. Returns the forgotten entries.
         """
         entry.follow(event)
-        if not entry.where.is_on_host:
+        if not entry.tier_state.is_on_host:
             return self._drop([entry])
-        if entry.is_doomed and entry.where.may_leave_host:
+        if entry.is_doomed and entry.tier_state.may_leave_host:
             return self.evict(entry)
         self._enqueue(entry)
         return []
@@ -291,7 +291,7 @@ class TierPool:
         found = [entry for name in names if (entry := self._entries.get(name)) is not None]
         parents: dict[Name, None] = {}
         for entry in sorted(found, key=lambda one: (-one.depth, -one.name.kind)):
-            if entry.where.may_leave_host and entry.num_children == 0:
+            if entry.tier_state.may_leave_host and entry.num_children == 0:
                 entry.follow(BlockEvent.LEFT_HOST)
                 self._release(entry)
                 gone.append(entry)
@@ -318,7 +318,7 @@ class TierPool:
         require(sorted(self._free) == free, f"free pages of {self!r}")
         children: dict[Name, int] = {}
         for name, entry in self._entries.items():
-            require(entry.name == name and entry.where.is_on_host, f"{entry!r} is misplaced")
+            require(entry.name == name and entry.tier_state.is_on_host, f"{entry!r} is misplaced")
             require(all(self._owners[page] == name for page in entry.pages), f"pages of {entry!r}")
             if entry.parent is not None:
                 require(entry.parent in self._entries, f"{entry!r} has lost its prefix")
@@ -330,7 +330,7 @@ class TierPool:
 
     def _check_records(self, entry: TierEntry) -> None:
         assert self._index is not None
-        is_known = entry.where not in (Where.STORING, Where.PARTING)
+        is_known = entry.tier_state not in (TierState.STORING, TierState.PARTING)
         for part, page in enumerate(entry.pages):
             record = self._index.read(page)
             if not is_known:
@@ -352,7 +352,7 @@ class TierPool:
         elif first.depth > 1:
             parent = Name(EntryKind.BLOCK, before)
         entry = TierEntry(name, parent, before, first.proof, first.depth)
-        entry.where = Where.HOST
+        entry.tier_state = TierState.HOST
         return entry
 
     def _has_parent(self, entry: TierEntry) -> bool:
@@ -395,13 +395,13 @@ class TierPool:
         doomed = self._with_those_behind(first)
         gone = []
         for entry in reversed(doomed):
-            if entry.where.is_on_host and not entry.where.may_leave_host:
+            if entry.tier_state.is_on_host and not entry.tier_state.may_leave_host:
                 entry.is_doomed = True
                 if entry.parent is not None:
                     self._entries[entry.parent].num_children -= 1
                     entry.parent = None
                 continue
-            if entry.where.is_on_host:
+            if entry.tier_state.is_on_host:
                 entry.follow(BlockEvent.LEFT_HOST)
             self._forget(entry)
             gone.append(entry)

@@ -19,9 +19,9 @@ from workers.scheduler.tier import (
     TierLayout,
     TierPool,
     TierRoom,
+    TierState,
     Transfer,
     Transferred,
-    Where,
 )
 from workers.scheduler.tier.entry import TierEntry
 from workers.scheduler.tier.host_tier import TierLoad, root_proof
@@ -196,7 +196,7 @@ class World:
             page
             for name in self.tier.pool.names
             if (entry := self.tier.pool.get(name)) is not None
-            and entry.where in (Where.BOTH, Where.HOST)
+            and entry.tier_state in (TierState.BOTH, TierState.HOST)
             for page in entry.pages
         ]
         if stored:
@@ -252,7 +252,7 @@ class World:
             entry = self.tier.pool.get(name)
             assert entry is not None
             is_here = name.digest in (self.card if name.kind is EntryKind.BLOCK else self.states)
-            assert entry.where.is_on_card == is_here
+            assert entry.tier_state.is_on_card == is_here
 
 
 def test_random_operations_agree_with_the_model() -> None:
@@ -370,7 +370,7 @@ def test_a_block_has_its_prefix_on_the_host() -> None:
     pool, parent = _opened(2), _block(1)
     child = _block(2, parent)
     assert not pool.store(child, 1, 0.0)
-    assert (child.where, len(pool), pool.num_free) == (Where.CARD, 0, 2)
+    assert (child.tier_state, len(pool), pool.num_free) == (TierState.CARD, 0, 2)
     _stored(pool, parent)
     assert pool.store(child, 1, 0.0)
 
@@ -514,7 +514,7 @@ def test_a_state_of_another_prefix_with_the_digest_is_not_found() -> None:
     (transfer,) = tier.transfers(0.0)
     tier.computed(digest, 1, ROOT, b"2000", is_first=True)
     tier.over(Transferred(transfer.number, (), "the driver says no"), 0.0)
-    assert state.where is Where.NOWHERE
+    assert state.tier_state is TierState.NOWHERE
     assert tier.state(digest) is None
     pool.check_integrity()
 

@@ -24,7 +24,7 @@ from protocol.hashing import block_digests, root_digest
 from protocol.messages import CacheUse
 from protocol.tokens import pack_tokens
 from tests.fakes.scheduling import MODEL, Engine, make_submit, split_digests
-from workers.scheduler.tier import EntryKind, HostTier, Index, Name, TierLayout, TierPool, Where
+from workers.scheduler.tier import EntryKind, HostTier, Index, Name, TierLayout, TierPool, TierState
 
 BLOCK = 4
 TURNS = 30
@@ -133,8 +133,10 @@ class TierWalk(RuleBasedStateMachine):
         pool.recover(0.0)
         pool.check_integrity()
         ours = {name: self.tier.pool.get(name) for name in self.tier.pool.names}
-        arriving = (Where.STORING, Where.PARTING)
-        kept = {name for name, one in ours.items() if one is not None and one.where not in arriving}
+        arriving = (TierState.STORING, TierState.PARTING)
+        kept = {
+            name for name, one in ours.items() if one is not None and one.tier_state not in arriving
+        }
         kept -= {name for name, one in ours.items() if one is not None and one.is_doomed}
         assert set(pool.names) == kept
         for name in kept:
@@ -148,7 +150,7 @@ class TierWalk(RuleBasedStateMachine):
     def _flip(self, name: Name) -> None:
         entry = self.tier.pool.get(name)
         assert entry is not None
-        if entry.where.may_leave_host:
+        if entry.tier_state.may_leave_host:
             other = [-1] if name.kind is EntryKind.STATE else [(0, 0)] * BLOCK
             self.engine.runner.host[entry.pages[0]] = other
 

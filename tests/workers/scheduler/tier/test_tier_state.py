@@ -8,17 +8,17 @@ import pytest
 
 from tests.fakes.life_tables import Life
 from workers.scheduler.integrity import IntegrityError
-from workers.scheduler.tier import BlockEvent, Where, follow
-from workers.scheduler.tier.where import NEXT
+from workers.scheduler.tier import BlockEvent, TierState, follow
+from workers.scheduler.tier.tier_state import NEXT
 
 
 def test_each_pair_is_in_the_table_or_refused() -> None:
-    for where, event in product(Where, BlockEvent):
-        if (where, event) in NEXT:
-            assert follow(where, event) is NEXT[where, event]
+    for state, event in product(TierState, BlockEvent):
+        if (state, event) in NEXT:
+            assert follow(state, event) is NEXT[state, event]
         else:
-            with pytest.raises(IntegrityError, match=where.value):
-                follow(where, event)
+            with pytest.raises(IntegrityError, match=state.value):
+                follow(state, event)
 
 
 def test_the_tiers_change_only_as_the_event_says() -> None:
@@ -34,8 +34,8 @@ def test_the_tiers_change_only_as_the_event_says() -> None:
 
 
 def test_every_state_is_reached_and_left() -> None:
-    assert {after for _, after in NEXT.items()} == set(Where)
-    assert {before for before, _ in NEXT} == set(Where)
+    assert {after for _, after in NEXT.items()} == set(TierState)
+    assert {before for before, _ in NEXT} == set(TierState)
 
 
 @dataclass(frozen=True)
@@ -79,27 +79,27 @@ class Flags:
                 return replace(self, on_host=False, copy="")
 
 
-def _agrees(where: Where, flags: Flags) -> bool:
+def _agrees(state: TierState, flags: Flags) -> bool:
     """Whether the state and what is asked of it say what the flags say."""
     named = {
-        (False, False, ""): Where.NOWHERE,
-        (True, False, ""): Where.CARD,
-        (True, False, "to host"): Where.STORING,
-        (False, False, "to host"): Where.PARTING,
-        (True, True, ""): Where.BOTH,
-        (False, True, ""): Where.HOST,
-        (False, True, "to card"): Where.LOADING,
-        (True, True, "to card"): Where.TWICE,
+        (False, False, ""): TierState.NOWHERE,
+        (True, False, ""): TierState.CARD,
+        (True, False, "to host"): TierState.STORING,
+        (False, False, "to host"): TierState.PARTING,
+        (True, True, ""): TierState.BOTH,
+        (False, True, ""): TierState.HOST,
+        (False, True, "to card"): TierState.LOADING,
+        (True, True, "to card"): TierState.TWICE,
     }
-    asked = where.is_on_card, where.is_on_host, where.may_leave_host
-    return named.get((flags.on_card, flags.on_host, flags.copy)) is where and asked == (
+    asked = state.is_on_card, state.is_on_host, state.may_leave_host
+    return named.get((flags.on_card, flags.on_host, flags.copy)) is state and asked == (
         flags.on_card,
         flags.on_host or bool(flags.copy),
         flags.on_host and not flags.copy,
     )
 
 
-LIFE = Life(NEXT, Where.NOWHERE, Flags(), _agrees)
+LIFE = Life(NEXT, TierState.NOWHERE, Flags(), _agrees)
 
 
 def test_every_walk_agrees_with_a_model_of_flags() -> None:

@@ -1,4 +1,4 @@
-"""Where a block of the prefix cache lies, and what may happen to it there.
+"""The tiers that hold a block of the prefix cache, and the events that change them.
 
 Owns the table of states: every pair of a state and an event has a next state or is refused. A
 recurrent state occupies a slot of the card as keys and values occupy a block; both follow this
@@ -11,7 +11,7 @@ from typing import Final
 from workers.scheduler.integrity import IntegrityError
 
 
-class Where(Enum):
+class TierState(Enum):
     """The tiers that hold a block, and the copy that is under way.
 
     - `STORING`: the card holds it, and it is copied to the host. `PARTING`: the same, but the
@@ -39,7 +39,7 @@ class Where(Enum):
     @property
     def is_on_host(self) -> bool:
         """Whether pages of the host belong to it, also while it is copied there."""
-        return self not in (Where.NOWHERE, Where.CARD)
+        return self not in (TierState.NOWHERE, TierState.CARD)
 
     @property
     def may_leave_host(self) -> bool:
@@ -47,8 +47,8 @@ class Where(Enum):
         return self in _AT_REST
 
 
-_AT_REST: Final = frozenset({Where.BOTH, Where.HOST})
-_ON_CARD: Final = frozenset({Where.CARD, Where.STORING, Where.BOTH, Where.TWICE})
+_AT_REST: Final = frozenset({TierState.BOTH, TierState.HOST})
+_ON_CARD: Final = frozenset({TierState.CARD, TierState.STORING, TierState.BOTH, TierState.TWICE})
 
 
 class BlockEvent(Enum):
@@ -72,35 +72,35 @@ class BlockEvent(Enum):
     __hash__ = object.__hash__
 
 
-NEXT: Final[dict[tuple[Where, BlockEvent], Where]] = {
-    (Where.NOWHERE, BlockEvent.COMPUTED): Where.CARD,
-    (Where.CARD, BlockEvent.LEFT_CARD): Where.NOWHERE,
-    (Where.CARD, BlockEvent.STORE): Where.STORING,
-    (Where.STORING, BlockEvent.LEFT_CARD): Where.PARTING,
-    (Where.STORING, BlockEvent.STORED): Where.BOTH,
-    (Where.STORING, BlockEvent.FAILED): Where.CARD,
-    (Where.PARTING, BlockEvent.COMPUTED): Where.STORING,
-    (Where.PARTING, BlockEvent.STORED): Where.HOST,
-    (Where.PARTING, BlockEvent.FAILED): Where.NOWHERE,
-    (Where.BOTH, BlockEvent.LEFT_CARD): Where.HOST,
-    (Where.BOTH, BlockEvent.LEFT_HOST): Where.CARD,
-    (Where.HOST, BlockEvent.COMPUTED): Where.BOTH,
-    (Where.HOST, BlockEvent.LOAD): Where.LOADING,
-    (Where.HOST, BlockEvent.LEFT_HOST): Where.NOWHERE,
-    (Where.LOADING, BlockEvent.COMPUTED): Where.TWICE,
-    (Where.LOADING, BlockEvent.SPOILT): Where.NOWHERE,
-    (Where.LOADING, BlockEvent.FAILED): Where.HOST,
-    (Where.TWICE, BlockEvent.LEFT_CARD): Where.LOADING,
-    (Where.TWICE, BlockEvent.LOADED): Where.BOTH,
-    (Where.TWICE, BlockEvent.SPOILT): Where.CARD,
-    (Where.TWICE, BlockEvent.FAILED): Where.BOTH,
+NEXT: Final[dict[tuple[TierState, BlockEvent], TierState]] = {
+    (TierState.NOWHERE, BlockEvent.COMPUTED): TierState.CARD,
+    (TierState.CARD, BlockEvent.LEFT_CARD): TierState.NOWHERE,
+    (TierState.CARD, BlockEvent.STORE): TierState.STORING,
+    (TierState.STORING, BlockEvent.LEFT_CARD): TierState.PARTING,
+    (TierState.STORING, BlockEvent.STORED): TierState.BOTH,
+    (TierState.STORING, BlockEvent.FAILED): TierState.CARD,
+    (TierState.PARTING, BlockEvent.COMPUTED): TierState.STORING,
+    (TierState.PARTING, BlockEvent.STORED): TierState.HOST,
+    (TierState.PARTING, BlockEvent.FAILED): TierState.NOWHERE,
+    (TierState.BOTH, BlockEvent.LEFT_CARD): TierState.HOST,
+    (TierState.BOTH, BlockEvent.LEFT_HOST): TierState.CARD,
+    (TierState.HOST, BlockEvent.COMPUTED): TierState.BOTH,
+    (TierState.HOST, BlockEvent.LOAD): TierState.LOADING,
+    (TierState.HOST, BlockEvent.LEFT_HOST): TierState.NOWHERE,
+    (TierState.LOADING, BlockEvent.COMPUTED): TierState.TWICE,
+    (TierState.LOADING, BlockEvent.SPOILT): TierState.NOWHERE,
+    (TierState.LOADING, BlockEvent.FAILED): TierState.HOST,
+    (TierState.TWICE, BlockEvent.LEFT_CARD): TierState.LOADING,
+    (TierState.TWICE, BlockEvent.LOADED): TierState.BOTH,
+    (TierState.TWICE, BlockEvent.SPOILT): TierState.CARD,
+    (TierState.TWICE, BlockEvent.FAILED): TierState.BOTH,
 }
 """Pairs that are not here cannot happen."""
 
 
-def follow(where: Where, event: BlockEvent) -> Where:
+def follow(state: TierState, event: BlockEvent) -> TierState:
     """The next state. Raises `IntegrityError` for a pair that cannot happen."""
-    found = NEXT.get((where, event))
+    found = NEXT.get((state, event))
     if found is None:
-        raise IntegrityError(f"a block that is {where.value} cannot be met by: {event.value}")
+        raise IntegrityError(f"a block that is {state.value} cannot be met by: {event.value}")
     return found

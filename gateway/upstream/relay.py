@@ -15,10 +15,10 @@ from gateway.upstream.choice_forms import (
     with_deltas,
     with_texts,
 )
+from gateway.upstream.chunk_roles import ChunkRoles
 from gateway.upstream.error_words import ReportedError, error_of, quoted, reported_in
 from gateway.upstream.mended_json import TextMender
 from gateway.upstream.relay_state import HELD, OVER, TABLE, USUAL, RelayEvent, RelayState
-from gateway.upstream.said_roles import SaidRoles
 from gateway.upstream.sse import (
     EventKind,
     data_of,
@@ -88,7 +88,7 @@ class StreamRelay:
         # The event by which the next content begins the stream. For raw prompts each chunk is
         # looked at.
         self._begins_as = RelayEvent.PARTS if is_raw else RelayEvent.CONTENT
-        self._roles = SaidRoles(is_open=is_chat)
+        self._roles = ChunkRoles(is_open=is_chat)
         self._on_events = on_events
         self._usage = usage
         self._may_begin = may_begin

@@ -19,7 +19,7 @@ _IN_NO_CHUNK: Final = b"\0"
 
 
 @final
-class SaidRoles:
+class ChunkRoles:
     """The roles of one stream. `is_open`: whether its chunks repeat them is not known yet. Where
     they do (`is_repeated`), `again` is how their deltas begin, and `plain` how they begin for the
     client; no chunk contains `again` if the server writes in a form of its own.

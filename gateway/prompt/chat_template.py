@@ -27,7 +27,6 @@ from gateway.output.tools import detect_tool_format
 from gateway.prompt.control_tokens import MARK, ControlTokens, tools_without_mark, without_mark
 from gateway.prompt.efforts import EFFORT, other_efforts
 from gateway.prompt.filled_tools import filled_tools, typed_tools
-from gateway.prompt.said_beside import SaidBeside
 from gateway.prompt.strict_turns import (
     alternating_turns,
     answered_turns,
@@ -36,6 +35,7 @@ from gateway.prompt.strict_turns import (
     spoken_turns,
 )
 from gateway.prompt.template_traits import Traits, find_parts, find_traits, shows_said
+from gateway.prompt.text_beside_calls import TextBesideCalls
 from gateway.prompt.turns import THOUGHTS, with_parts
 from gateway.prompt.written_calls import call_writer
 from protocol.errors import ConfigError
@@ -103,15 +103,15 @@ class ChatTemplate:
             raise ConfigError(f"the chat template, line {error.lineno}: {error.message}") from error
         self._traits = Traits()
         self._in_parts: frozenset[str] = frozenset()
-        self._said: SaidBeside | None = None
+        self._text_beside_calls: TextBesideCalls | None = None
         self._refusal: Exception | None = None
         tools = detect_tool_format(source)
         self._in_parts = find_parts(self._shown)
         self._traits = find_traits(self._shown, call_writer(tools.name, control.mark))
         if self._traits.shows_calls and not shows_said(self._shown, self._traits.forms):
-            self._said = SaidBeside(control.mark(tools.markers[0]))
+            self._text_beside_calls = TextBesideCalls(control.mark(tools.markers[0]))
             if not shows_said(self._shown, self._traits.forms):
-                self._said = None
+                self._text_beside_calls = None
         if self._traits.loses_developers:
             self._knows_developer = False
 
@@ -221,15 +221,17 @@ class ChatTemplate:
         """What Jinja's `render` does, without collecting the globals again (8 us)."""
         template = self._template
         words: list[str] = []
-        if self._said is not None:
-            turns, words = self._said.hidden(given["messages"])
+        if self._text_beside_calls is not None:
+            turns, words = self._text_beside_calls.hidden(given["messages"])
             given = {**given, "messages": turns}
         if self._in_parts:
             given = {**given, "messages": with_parts(given["messages"], self._in_parts)}
         names = {**self._constants, **given, "strftime_now": now.strftime}
         context = Context(template.environment, names, template.name, template.blocks)
         text = "".join(template.root_render_func(context))
-        return text if self._said is None else self._said.shown(text, words)
+        return (
+            text if self._text_beside_calls is None else self._text_beside_calls.shown(text, words)
+        )
 
     def _given(
         self,

@@ -17,7 +17,7 @@ _NUMBER: Final = re.compile(f"{_EDGE}(\\d+){_EDGE}")
 _REPLACEMENT: Final = "\ufffd"
 
 
-class SaidBeside:
+class TextBesideCalls:
     """The texts beside calls, while one prompt is rendered by a template whose calls begin with
     `tag`.
     """

@@ -5,7 +5,7 @@ comparison in words. Must not know processes, engines' APIs or torch.
 """
 
 from workers.starts.compare import SLOWER, StartDifference, differences
-from workers.starts.deep import deep_differences, hashes_path
+from workers.starts.full_hashes import deep_differences, hashes_path
 from workers.starts.gather import (
     MachineOrigin,
     driver_version,

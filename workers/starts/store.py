@@ -27,7 +27,7 @@ from workers.starts.compare import (
     is_other_model,
     slower_than,
 )
-from workers.starts.deep import hashes_path
+from workers.starts.full_hashes import hashes_path
 from workers.starts.record import StartRecord, StartRecords, config_file_of
 
 MAX_SHOWN: Final = 8

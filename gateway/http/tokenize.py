@@ -3,10 +3,9 @@
 Owns which text of a request is encoded, and how. Must not know tokenizers.
 """
 
-from array import array
-from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 
@@ -27,13 +26,19 @@ from gateway.http.error_responses import json_bytes
 from gateway.http.exchange import Exchange
 from gateway.prompt import (
     END_SEGMENTS,
-    ModelText,
+    STEP_CHARS,
+    StepwiseDraft,
+    StepwiseText,
     checked_ids,
     decode_raw,
     encode_raw,
     token_strings,
 )
 from gateway.turn import Caller, KnownText
+from protocol.tokens import TOKEN_BYTES, pack_tokens, unpack_tokens
+
+MAX_TOKENS: Final = 2_100_000
+"""The largest windows have two million."""
 
 
 async def tokenize(exchange: Exchange) -> None:
@@ -44,10 +49,14 @@ async def tokenize(exchange: Exchange) -> None:
         raise invalid("prompt", "Send one of 'prompt' and 'messages'.")
     model = _model(edge, typed.model)
     known = await edge.text_of(model)
-    encode = _encoding(known, typed, {**raw, "model": model})
+    packed = await _packed(known, caller, typed, {**raw, "model": model}, len(body))
+    if len(packed) > MAX_TOKENS * TOKEN_BYTES:
+        num = len(packed) // TOKEN_BYTES
+        text = f"The text has {num} tokens; the ids of at most {MAX_TOKENS} are sent at once."
+        raise invalid("prompt", text, code="too_many_tokens")
 
     def answer() -> bytes:
-        ids = encode()
+        ids = unpack_tokens(packed)
         strings = token_strings(known.text, ids) if typed.return_token_strs else None
         window = known.view.context_length
         return json_bytes(Tokenized(len(ids), window, list(ids), strings))
@@ -94,41 +103,56 @@ def _detokenize_body(body: bytes, _rewrite: Rewrite | None) -> DetokenizeBody:
     return typed_body(decode_object(body), DetokenizeBody)
 
 
-def _encoding(
-    known: KnownText, typed: TokenizeBody, raw: dict[str, object]
-) -> Callable[[], "array[int]"]:
-    if typed.prompt is not None:
-        prompt, add_special_tokens = typed.prompt, typed.add_special_tokens is not False
-        if not prompt:
-            return lambda: array("I")
-        return lambda: encode_raw(known.text, prompt, add_special_tokens=add_special_tokens)
-    request = chat_request(raw)
-    kwargs = known.own.with_variables(request.template_kwargs)
-    if typed.add_generation_prompt is False and not request.answer_start:
-        kwargs = {**kwargs, "add_generation_prompt": False}
-    return _encoding_of_chat(known.text, msgspec.structs.replace(request, template_kwargs=kwargs))
+async def _packed(
+    known: KnownText, caller: Caller, typed: TokenizeBody, raw: dict[str, object], size: int
+) -> bytes:
+    """The packed ids of the prompt or chat."""
+    if typed.prompt is None:
+        request = chat_request(raw)
+        kwargs = known.own.with_variables(request.template_kwargs)
+        if typed.add_generation_prompt is False and not request.answer_start:
+            kwargs = {**kwargs, "add_generation_prompt": False}
+        request = msgspec.structs.replace(request, template_kwargs=kwargs)
+        return await _packed_chat(known, caller, request, size)
+    prompt, special = typed.prompt, typed.add_special_tokens is not False
+    if not prompt:
+        return b""
+    if len(prompt) > STEP_CHARS:
+        work = StepwiseText(known.text, prompt, add_special_tokens=special)
+        return await known.encode(caller, len(prompt), work)
+    encode = partial(encode_raw, known.text, prompt, add_special_tokens=special)
+    return pack_tokens(await known.run(caller, len(prompt), encode))
 
 
-def _encoding_of_chat(text: ModelText, request: ChatRequest) -> Callable[[], "array[int]"]:
+async def _packed_chat(known: KnownText, caller: Caller, request: ChatRequest, size: int) -> bytes:
+    """The packed ids of a chat's prompt, whose body has `size` bytes. Raises `ApiError` for what
+    the model cannot take.
+    """
+    text = known.text
     is_past = request.other_part is not None and request.other_part.is_past
     if not is_past and (refusal := request.refused_locally) is not None:
         raise refusal
     now = datetime.now(tz=UTC).astimezone().replace(tzinfo=None)
     given = request.messages, request.prompt_tools, request.template_kwargs, now
+    segments = await known.run(caller, size, partial(text.render_chat, *given))
+    owner = caller.key.encode() if caller.private_cache else b""
+    draft = await known.run(caller, size, partial(text.prompts.draft, segments, owner))
+    num_chars = sum(map(len, draft.missing))
+    if num_chars > STEP_CHARS:
+        work = StepwiseDraft(text.prompts, draft)
+        packed = await known.encode(caller, num_chars, work)
+    else:
+        encoded = await known.run(caller, num_chars, partial(text.prompts.encode, draft))
+        packed = text.prompts.finish(draft, encoded)
     if not request.answer_start:
-        return lambda: text.encode_chat(*given)
-
-    def encode() -> "array[int]":
-        end = "".join(text.render_chat(*given)[-END_SEGMENTS:])
-        start = text.encode_answer_start(text.answer_format(), end, request.answer_start)
-        return text.encode_chat(*given) + start
-
-    return encode
+        return packed
+    end = "".join(segments[-END_SEGMENTS:])
+    start = text.encode_answer_start(text.answer_format(), end, request.answer_start)
+    return packed + pack_tokens(start)
 
 
 async def count_chat(known: KnownText, caller: Caller, request: ChatRequest) -> int:
     """The tokens of the prompt of `request`. Raises `ApiError` for what the model cannot take."""
     variables = known.own.with_variables(request.template_kwargs)
     request = msgspec.structs.replace(request, template_kwargs=variables)
-    encode = _encoding_of_chat(known.text, request)
-    return len(await known.run(caller, request.num_bytes or 0, encode))
+    return len(await _packed_chat(known, caller, request, request.num_bytes or 0)) // TOKEN_BYTES

@@ -38,6 +38,12 @@ class StepwiseDraft:
         self._packed: list[bytes] = []
         self.num_tokens = sum(len(ids) for ids in draft.found if ids) // TOKEN_BYTES
 
+    @property
+    def num_chars_at_once(self) -> int:
+        """The longest text that a step has to encode as a whole."""
+        may_cut = self._prompts.may_cut
+        return max((_longest(one, may_cut=may_cut) for one in self._draft.missing), default=0)
+
     def step(self) -> bool:
         """Encode some more; returns whether that was all."""
         return next(self._steps, None) is None
@@ -75,6 +81,11 @@ class StepwiseText:
         self._at = 0
         self._packed = bytearray()
         self.num_tokens = 0
+
+    @property
+    def num_chars_at_once(self) -> int:
+        """The longest text that a step has to encode as a whole."""
+        return max(map(len, self._pieces))
 
     def step(self) -> bool:
         """Encode some more; returns whether that was all."""
@@ -117,6 +128,10 @@ def pieces_of(text: str) -> list[str]:
         else:
             at = found.end()
     return [*pieces, text[start:]]
+
+
+def _longest(text: str, *, may_cut: bool) -> int:
+    return max(map(len, pieces_of(text))) if may_cut else len(text)
 
 
 def _groups(texts: list[str]) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from gateway.api import invalid, model_not_found, unavailable
-from gateway.prompt import ModelText
+from gateway.prompt import STEP_CHARS, ModelText, StepwiseDraft, StepwiseText
 from gateway.routing import ModelView
 from gateway.turn.caller import Caller
 from gateway.turn.encoding import Encoding
@@ -21,6 +21,11 @@ T = TypeVar("T")
 INLINE_SIZE: Final = 2048
 """Characters or ids. Up to this size work runs in the event loop: a thread costs 98 us, and 2 KB of
 text 0.5 ms, in which the GIL is held.
+"""
+
+MAX_CHARS_AT_ONCE: Final = 2 * 2**20
+"""A text without a place to cut it needs 150 bytes of memory a token, and no window bounds what is
+only counted.
 """
 
 FILES_RETRY_AFTER_S: Final = 5
@@ -41,6 +46,25 @@ class KnownText(NamedTuple):
         if size <= INLINE_SIZE:
             return work()
         return await self.encoding.run(caller, size, work)
+
+    async def encode(
+        self, caller: Caller, num_chars: int, work: StepwiseDraft | StepwiseText
+    ) -> bytes:
+        """The packed ids of a long text, in steps between which others have the threads. Raises
+        `ApiError` 400 for a text that can only be encoded as a whole and is too long for that.
+        """
+        step = min(num_chars, STEP_CHARS)
+        with self.encoding.visit(caller, num_chars) as visit:
+            longest = await self.encoding.step(visit, step, lambda: work.num_chars_at_once)
+            if longest > MAX_CHARS_AT_ONCE:
+                text = (
+                    f"A text of {longest} characters without a place to cut it is too long to be "
+                )
+                text += f"encoded on its own: send at most {MAX_CHARS_AT_ONCE} at once."
+                raise invalid(None, text, code="text_too_long")
+            while not await self.encoding.step(visit, step, work.step):
+                pass
+        return work.finish()
 
 
 async def known_text(services: Services, name: str) -> KnownText:

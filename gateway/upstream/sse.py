@@ -20,6 +20,11 @@ from protocol.reading import FAULTS, read_object
 MAX_EVENT_BYTES: Final = 8 * 2**20
 
 _EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\r?\n|\r\r")
+_DENSE_BYTES: Final = 4096
+_FILL: Final = re.compile(
+    rb"(?:(?<=\n\n)|(?<=\r\r)|(?<=\n\r\n))(?:(?::[^\r\n]*+)?+(?:\r\n|\n|\r)){8,}+"
+)
+"""Comments and blank lines, behind the end of an event."""
 _DATA_LINE: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]*)")
 _FIELD: Final = re.compile(rb"(?:^|[\r\n])[^:\r\n]")
 _DONE: Final = re.compile(rb"(?:^|[\r\n])data:[ \t]*\"?\[(?:DONE|done)\]")
@@ -60,16 +65,20 @@ class ProviderEventSplitter:
 
     def push(self, data: bytes) -> bytes:
         """The whole events that `data` completes, unchanged and in order; b"" if none. A byte-order
-        mark before the first event is dropped, and blank lines are.
+        mark before the first event is dropped, and blank lines are; of many comments and blank
+        lines in one read one comment is left.
 
         Raises `EventTooLarge` for an event of more than 8 MiB.
         """
         if not self._has_begun:
             data = self._without_mark(data)
-        if not self._pending and data.endswith(b"\n\n"):
+        if not self._pending and len(data) <= _DENSE_BYTES and data.endswith(b"\n\n"):
             # The usual case: one read, one event. Whole events have no size limit.
             self.is_done = self.is_done or _has_done(data)
             return data
+        if len(data) > _DENSE_BYTES:
+            # Each would be an event: 64 KiB of them would hold the loop up for half a second.
+            data = _FILL.sub(b":\n\n", data)
         # An event may end in a blank line that was split over two reads: look back three bytes.
         search_from = max(0, len(self._pending) - 3)
         self._pending += data

@@ -381,6 +381,17 @@ async def test_what_runs_when_the_gateway_stops_has_failed(tmp_path: Path) -> No
         assert check_responses(stream.body).response == failed
 
 
+async def test_a_conversation_takes_as_many_values_as_other_bodies(tmp_path: Path) -> None:
+    """A body with more would be decoded where all streams run; 12,000 items are checked apart."""
+    item = {"role": "user", "content": "a"}
+    async with stored(tmp_path) as one:
+        refused = await one.ask("POST", CONVERSATIONS, items=[item], metadata={"a": [[]] * 100_000})
+        assert (refused.status, refused.json["error"]["code"]) == (400, "too_many_values")
+        made = (await one.ask("POST", CONVERSATIONS, items=[item] * 12_000)).json
+        page = await one.ask("GET", f"{CONVERSATIONS}/{made['id']}/items?limit=1&order=asc")
+        assert page.json["data"][0]["content"][0]["text"] == "a"
+
+
 async def test_a_conversation_grows_by_its_responses(tmp_path: Path) -> None:
     """Items in their order; a malformed call in it is no error later. It always tells the second
     in which it was created, though each look at the clock is a second later.

@@ -9,6 +9,7 @@ import trio
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
 from gateway.link import model_files
+from gateway.turn.model_texts import MAX_CHARS_AT_ONCE
 from protocol.messages import Files, GetFiles, Submit
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway, wait_until
@@ -79,6 +80,38 @@ async def test_what_cannot_be_is_refused(
     async with whole_gateway() as whole:
         reply = await whole.post(path, **fields)
     assert (reply.status, reply.json["error"]["param"]) == (status, param)
+
+
+LONG = "stones and other words " * 10_000
+
+
+async def test_long_texts_are_counted_as_short_ones() -> None:
+    """They are encoded in steps: a count needs no more memory than a step, whatever it counts."""
+    user = {"role": "user", "content": LONG}
+    async with whole_gateway() as whole:
+        text = (await whole.post("/tokenize", prompt=LONG)).json
+        chat = (await whole.post("/tokenize", messages=[user])).json
+        short = (await whole.post("/tokenize", messages=[{**user, "content": ""}])).json
+        counted = await whole.post("/v1/messages/count_tokens", model="alpha", messages=[user])
+    assert text["tokens"] == make_tokenizer().encode(LONG).ids
+    assert chat["count"] == text["count"] + short["count"]
+    assert counted.json["input_tokens"] >= chat["count"]
+
+
+async def test_a_text_that_cannot_be_cut_is_refused_beyond_a_bound() -> None:
+    """Such a text is encoded at once, and needs 150 bytes of memory for each of its tokens."""
+    text = "0" * (MAX_CHARS_AT_ONCE + 1)
+    user = {"role": "user", "content": text}
+    async with whole_gateway() as whole:
+        for path, fields in (
+            ("/tokenize", {"prompt": text}),
+            ("/tokenize", {"messages": [user]}),
+            ("/v1/messages/count_tokens", {"messages": [user]}),
+            ("/v1/responses/input_tokens", {"input": text}),
+        ):
+            reply = await whole.post(path, model="alpha", **fields)
+            assert reply.status == 400, path
+            assert "place to cut" in reply.json["error"]["message"]
 
 
 async def test_nothing_is_no_tokens() -> None:

@@ -95,6 +95,25 @@ def test_an_endless_event_is_refused() -> None:
         ProviderEventSplitter().push(b"x" * (MAX_EVENT_BYTES + 1))
 
 
+@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@pytest.mark.parametrize("fill", [b"", b": x"])
+def test_a_read_full_of_comments_and_blank_lines_is_few_events(fill: bytes, end: bytes) -> None:
+    """Each would cost as much as a part of an answer. What stands between them stays."""
+    part = b'data: {"a":1}' + 2 * end
+    blank = (fill + 2 * end) * 10_000
+    splitter = ProviderEventSplitter()
+    events = split_events(splitter.push(part + blank + part + blank) + splitter.push(part))
+    assert [data for event in events if (data := data_of(event))] == [b'{"a":1}'] * 3
+    assert len(events) < 20
+
+
+def test_comment_lines_within_an_event_stay_within_it() -> None:
+    """An event with many comment lines is one event."""
+    event = b"data: [1,\n" + b": x\n" * 5000 + b"data: 2]\n\n"
+    (found,) = split_events(ProviderEventSplitter().push(event))
+    assert data_of(found) == b"[1,\n2]"
+
+
 def test_done_inside_text_is_not_the_end() -> None:
     """A model that says [DONE] does not end its stream."""
     splitter = ProviderEventSplitter()

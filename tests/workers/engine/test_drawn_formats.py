@@ -20,7 +20,7 @@ def test_a_shape_in_8_bits_by_block_is_drawn_by_block(name: str) -> None:
     """Its speed is that of the published checkpoint, not that of scales by row."""
     model = f"dummy:{name}"
     shape = read_model_config(Path(dummy_dir(model))).with_layers([0])
-    config = WorkerConfig("a", model, "a", ())
+    config = WorkerConfig("a", model, "a", (), max_seqs=5, token_budget=300, device="cuda")
     change = layer_change(config, shape, torch.bfloat16, META)
     (layer,) = draw_weights(shape, META, torch.bfloat16, change=change).layers
     for weight in (layer.qkv, layer.out, layer.gate_up, layer.down):

@@ -20,7 +20,7 @@ from config.checks import mistakes, process_mistakes
 from config.key_mistakes import type_mistakes
 from config.mistakes import Mistake, line_of
 from config.places import worker_address
-from config.tables import Config
+from config.tables import EXTERNAL_ENGINES, Config
 from protocol.errors import ConfigError
 
 _AT_LINE: Final = re.compile(r" \(at line (?P<line>\d+), column (?P<column>\d+)\)$")
@@ -140,7 +140,8 @@ def _fill_workers(raw: dict[str, Any]) -> None:
         model = models.get(_text(worker, "serves") or "", {})
         limits = profiles().get(_text(model, "profile") or "", profiles()[DEFAULT_PROFILE])
         worker.setdefault("token_budget", limits.token_budget)
-        worker.setdefault("max_gap_ms", model.get("max_gap_ms", limits.max_gap_ms))
+        if _text(worker, "engine") not in EXTERNAL_ENGINES:  # their steps are their own
+            worker.setdefault("max_gap_ms", model.get("max_gap_ms", limits.max_gap_ms))
         worker.setdefault("max_context", limits.max_context)
         _fill_turns(worker, model)
         worker.setdefault("gateways", [bind])

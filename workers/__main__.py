@@ -15,6 +15,7 @@ import msgspec
 
 from config import (
     ENGINE_KINDS,
+    EXTERNAL_ENGINES,
     Config,
     WorkerConfig,
     builtin_config,
@@ -86,6 +87,8 @@ def with_options(worker: WorkerConfig, arguments: argparse.Namespace) -> WorkerC
     }
     given = {key: value for key, value in options.items() if value is not None}
     table = {**msgspec.to_builtins(worker), **given}
+    if given.get("engine") in EXTERNAL_ENGINES:
+        table["max_gap_ms"] = None  # the profile's, for steps of our own engines
     try:
         return msgspec.convert(table, WorkerConfig)
     except msgspec.ValidationError as error:

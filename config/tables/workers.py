@@ -115,10 +115,11 @@ class SpeculationConfig(ConfigTable, frozen=True):
     promised: Annotated[float, msgspec.Meta(ge=1, le=33)] | None = None
 
 
+_RANKS: Final = 2
 _NATIVE_KEYS: Final = {
     "invariant": False, "prefill": "auto", "speculation": "off", "quantization": "auto",
     "kv_dtype": "auto", "head": "auto", "embedding": "auto", "snapshots": None, "host_bytes": 0,
-    "tensor_parallel": 1, "devices": (), "cache": CacheConfig(),
+    "tensor_parallel": 1, "devices": (), "cache": CacheConfig(), "dtype": "auto", "threads": None,
 }  # fmt: skip
 
 
@@ -222,7 +223,7 @@ class WorkerConfig(ConfigTable, frozen=True):
     idle_s: Seconds | None = None
     group: Name | None = None
     rank: Annotated[int, msgspec.Meta(ge=0, le=1023)] = 0
-    ranks: Annotated[int, msgspec.Meta(ge=2, le=1024)] = 2
+    ranks: Annotated[int, msgspec.Meta(ge=2, le=1024)] = _RANKS
     group_address: str | None = None
     group_keys: dict[str, str] = {}
     group_server_key: str | None = None
@@ -260,6 +261,10 @@ class WorkerConfig(ConfigTable, frozen=True):
         for key, unset in _NATIVE_KEYS.items() if self.engine != "native" else ():
             if getattr(self, key) != unset:
                 raise ValueError(f'`{key}` is for engine = "native", not "{self.engine}"')
+        if self.step_ms and self.engine != "synthetic":
+            raise ValueError(f'`step_ms` is for engine = "synthetic", not "{self.engine}"')
+        if self.max_gap_ms is not None and self.engine in EXTERNAL_ENGINES:
+            raise ValueError(f'`max_gap_ms` is for our own engines, not "{self.engine}"')
         if self.host_bytes and self.cache.host != "auto":
             raise ValueError("`host_bytes` is the older name of `cache.host`: remove `host_bytes`")
         if self.prefill == "fp8" and self.quantization != "auto":
@@ -322,10 +327,14 @@ class WorkerConfig(ConfigTable, frozen=True):
 
     def _check_group(self) -> None:
         if self.group is None:
-            if self.rank or self.group_address is not None or self.rendezvous is not None:
-                raise ValueError(
-                    "`rank`, `group_address` and `rendezvous` are only for workers of a `group`"
-                )
+            given = {
+                "rank": self.rank != 0,
+                "ranks": self.ranks != _RANKS,
+                "group_address": self.group_address is not None,
+                "rendezvous": self.rendezvous is not None,
+            }
+            if key := next((key for key, is_given in given.items() if is_given), None):
+                raise ValueError(f"`{key}` is only for workers of a `group`")
             return
         if self.engine == "native":
             self._check_own_group()

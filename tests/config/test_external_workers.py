@@ -70,8 +70,13 @@ def test_the_command_names_all_kinds() -> None:
                 'kv_dtype = "fp8"',
                 "snapshots = 4",
                 "host_bytes = 1_000_000_000",
+                "threads = 4",
+                'dtype = "float16"',
             )
         ),
+        ('engine = "vllm"\nurl = "unix:/v"\nmax_gap_ms = 25.0', "`max_gap_ms` is for our own"),
+        ("step_ms = 20.0", '`step_ms` is for engine = "synthetic", not "native"'),
+        ("ranks = 4", "`ranks` is only for workers of a `group`"),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { argv = "llama-server -m x" }', "list"),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { argv = [] }', "argv"),
         ('engine = "llama-cpp"\nurl = "unix:/l"\nlaunch = { cmd = ["x"] }', "unknown key `cmd`"),

@@ -82,7 +82,7 @@ class ResponseRecord:
         else:
             self._parts.append(data)
         self._num_bytes += len(data)
-        if self._num_bytes > FLUSH_BYTES and self._has_opening:
+        if self._num_bytes > FLUSH_BYTES:
             self.flush()
         self._wake()
 

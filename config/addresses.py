@@ -179,7 +179,9 @@ def _dial_mistakes(config: Config, at: int, worker: WorkerConfig) -> Iterator[Mi
 
 
 def _takes_keys(gateway: GatewayConfig, worker: WorkerConfig, address: str) -> bool:
-    """Whether the worker needs keys of its own there. Those of other ends of this host are made."""
+    """Whether the worker needs configured keys at this address. Keys for addresses of this host are
+    made automatically.
+    """
     if address == gateway.worker_bind and gateway.curve_secret_file is not None:
         return True
     if not _is_tcp(address):

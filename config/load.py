@@ -56,7 +56,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_config(text: str, source: str) -> Config:
-    """As `load_config`, from `text`; `source` names it in errors."""
+    """Like `load_config`, but reads `text`; `source` names it in errors."""
     try:
         return _parse(text, source)
     except RecursionError as error:

@@ -13,8 +13,8 @@ from contextlib import suppress
 from typing import Final, TextIO, final
 
 PATIENCE_MS: Final = 20
-"""How long the first line without room waits for a reader that is only slow. Those behind it do not
-wait, so that this is the whole delay.
+"""How long the first line without room waits for a reader that is only slow. Later lines do not
+wait, so this is the whole delay.
 """
 _PIECE_BYTES: Final = 4096
 """What a pipe takes at once where it says that it has room (PIPE_BUF)."""

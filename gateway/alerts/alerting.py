@@ -1,8 +1,8 @@
 """Alerting: carries events to the receivers of alerts and to the actions on hosts.
 
 Owns one task for each receiver, one for hosts, and one that checks the spending. Must not decide:
-`Pacing`, `Hosts` and `Thresholds` do. Of several gateway processes only the first one runs this;
-otherwise each alert would be sent by all of them.
+`Pacing`, `Hosts` and `Thresholds` do. If there are several gateway processes, only the first one
+runs this; otherwise all of them would send each alert.
 """
 
 from __future__ import annotations

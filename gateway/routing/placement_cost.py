@@ -86,7 +86,7 @@ class Option(msgspec.Struct, frozen=True, gc=False):
 class PlacementScore(msgspec.Struct, frozen=True, gc=False):
     """An option and its cost, with `num_running` other sequences there. `prefill_s` is the own
     prefill without discount. `fresh_tokens` would have to be computed if the sequence began now,
-    before the `coming_blocks` are computed. Of the cached tokens `host_tokens` have to be loaded.
+    before the `coming_blocks` are computed. `host_tokens` of the cached tokens have to be loaded.
     """
 
     option: Option

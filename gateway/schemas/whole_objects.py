@@ -66,8 +66,9 @@ class _Joiner:
                 self._closed[id(schema)] = schema
 
     def _has_room(self, written: object) -> bool:
-        """Whether so much may be written or compared, which is spent then. What may still be
-        joined may not be: it would be larger than what is spent.
+        """Whether a schema as large as `written` may still be written or compared; its size is then
+        taken from the bound. A join may be refused although the bound is not reached, because its
+        result would exceed it.
         """
         level: list[object] = [written]
         for _ in range(_MAX_LEVELS):

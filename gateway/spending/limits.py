@@ -257,8 +257,8 @@ class SpendingTotals:
         )
 
     def exhausted(self, now: float) -> frozenset[str]:
-        """The providers of which a limit is reached: all of it is spent, or so much that a request
-        was refused for it.
+        """The providers with a limit that is reached: the limit is spent, or a request was refused
+        because of it.
         """
         day = day_of(now)
         return frozenset(

@@ -32,7 +32,7 @@ MAX_NOTABLE: Final = 128
 
 class CandidateWorker(msgspec.Struct, frozen=True):
     """A ready worker, and the cost of a request there in ms of delay for all requests. `running`
-    sequences were on it at that time. Of the cached tokens `host_tokens` had to be loaded from its
+    sequences were on it at that time. `host_tokens` of the cached tokens had to be loaded from its
     host.
     """
 

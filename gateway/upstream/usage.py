@@ -155,7 +155,7 @@ def _of_answer(usage: object, choices: object) -> Usage | None:
 
 
 def _part_of(usage: object, choices: object) -> Usage | None:
-    """As `_of_answer`, of a part that may count the answer alone."""
+    """Like `_of_answer`, for a part that may count the answer alone."""
     if isinstance(usage, dict) or not (isinstance(choices, list) and choices):
         return _read_usage(usage)
     return _read_usage(choices[0].get("usage")) if isinstance(choices[0], dict) else None

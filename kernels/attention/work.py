@@ -61,7 +61,7 @@ def prefill_work(
     decodes cannot share.
 
     With `library`, a long segment that starts at a multiple of `LIBRARY_GRAIN` leaves the largest
-    multiple of so many leading rows to the library.
+    multiple of `LIBRARY_GRAIN` leading rows to the library.
     """
     tokens = config.rows // (num_heads // num_kv)
     theirs: list[ExtendSegment] = []

@@ -26,7 +26,7 @@ E4M3: Final = "k32.f32.e4m3.e4m3"
 """The forms of `wgmma` that multiply numbers in bfloat16 and in e4m3."""
 
 _LINE_BYTES: Final = 128
-"""Of a row in a tile."""
+"""The bytes of a row in a tile."""
 
 _CAPABILITY: Final = (9, 0)
 
@@ -85,7 +85,7 @@ def tile_products(n: int, *, kind: str, parts: int = 1) -> str:
     there.
     """
     sums, count = f"float (&sums)[{n // 2}]", n // parts
-    # Of 16 bits either side could be transposed.
+    # In 16 bits either operand could be transposed.
     tail = "1, 1" if kind == E4M3 else "1, 1, 0, 0"
     text = []
     for name, adds in (("multiply_first", 0), ("multiply", 1)):

@@ -73,8 +73,9 @@ class Skinny(NamedTuple):
 
 
 def fitted(config: Skinny, tile_bytes: int, shared_bytes: int) -> Skinny:
-    """`config` for a card with so much shared memory, where a stage takes `tile_bytes`: with fewer
-    stages, down to two, then with fewer columns at once. Sums keep the order of their columns.
+    """`config` for a card with `shared_bytes` of shared memory, where a stage takes `tile_bytes`:
+    with fewer stages, down to two, then with fewer columns at once. Sums keep the order of their
+    columns.
     """
     while config.num_stages * tile_bytes + _OTHER_BYTES > shared_bytes:
         if config.num_stages > _LEAST_STAGES:
@@ -116,7 +117,7 @@ class Wide(NamedTuple):
         return _MAX_SHARED_BLOCKED_ROWS if self.programs > 1 else _MAX_BLOCKED_ROWS[self.groups]
 
     def in_bands(self, most: int) -> "Wide":
-        """The same for tiles of at most so many rows, and any number of them."""
+        """The same configuration for tiles of at most `most` rows, and any number of tiles."""
         return self._replace(rows=most, band=self.band or _BAND)
 
     def tile_rows(self, num_rows: int) -> int:

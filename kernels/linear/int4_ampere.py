@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 _CAPABILITY: Final = (8, 0)
 _LARGE_BYTES: Final = 160 * 1024
-"""Cards with so much shared memory for a program have faster memories, too: more is on its way."""
+"""Cards with at least this much shared memory for a program have faster memories too, so more is
+loaded ahead.
+"""
 _MANY_WEIGHT_ROWS: Final = 16384
 _MAX_SPLITS: Final = 16
 _FIXED_STEPS: Final = 4
@@ -79,9 +81,9 @@ _TILES: Final = {
         wide=Int4Ampere(warps_m=8, m_tiles=1, teams=1, eights=8, stages=3),
     ),
 }
-"""The tiles by eights of rows. Those of 8 and 16 rows on small cards read 14 GB/s for each
-multiprocessor of an H200, where 4 teams read 7.6 and tiles of 64 weight rows 4.1: an RTX 3090 has
-11.4 (`python -m benchmarks.kernels int4_ampere_sweep`).
+"""The tiles by eights of rows. The tiles of 8 and 16 rows for small cards read 14 GB/s for each
+multiprocessor of an H200, where 4 teams read 7.6 and tiles of 64 weight rows read 4.1: an RTX 3090
+has 11.4 (`python -m benchmarks.kernels int4_ampere_sweep`).
 """
 
 _INVARIANT: Final = Int4Ampere(warps_m=4, m_tiles=1, teams=1, eights=8, stages=3)
@@ -119,7 +121,9 @@ def fits(depth: int, group: int, card_bytes: int) -> bool:
 
 
 def configs_on(card_bytes: int) -> tuple[Int4Ampere, ...]:
-    """All that `chosen` chooses, without splits, on a card with so much shared memory."""
+    """All configurations that `chosen` returns, without splits, on a card with `card_bytes` of
+    shared memory.
+    """
     is_large = card_bytes >= _LARGE_BYTES
     found = [tiles.large if is_large else tiles.small for tiles in _TILES.values()]
     found += [tiles.wide for tiles in _TILES.values() if tiles.wide is not None]

@@ -46,10 +46,10 @@ _SPREAD: Final = 4.8
 
 
 class CheckedProduct(NamedTuple):
-    """One product: rows of x, weight rows, columns, and the columns of a group. With `num_times` so
-    many products follow each other without waiting, each with the result of the one before.
-    `config` None: that of `int4_tiles` which `int4_choose` chooses; others are those of larger
-    products. `num_splits` is for `int4_ampere`, whose tiles have none of their own.
+    """One product: rows of x, weight rows, columns, and the columns of a group. `num_times`
+    products follow each other without waiting, each with the result of the previous one. `config`
+    None: that of `int4_tiles` which `int4_choose` chooses; others are those of larger products.
+    `num_splits` is for `int4_ampere`, whose tiles have none of their own.
     """
 
     num_rows: int

@@ -21,10 +21,9 @@ from kernels.int4.kernel import column_of, plane_of, scales_of
 
 
 class WeightForm(NamedTuple):
-    """What a kernel is compiled for, of a weight.
-
-    `scale_block`: 0 without scales or in 4 bits, 1 scaled by row, more by block of so many rows and
-    columns. `group`: columns that share a scale in 4 bits, else 0; `has_zeros`: and a zero point.
+    """The properties of a weight for which a kernel is compiled. `scale_block`: 0 without scales or
+    in 4 bits, 1 with scales by row, more with scales by block of this many rows and columns.
+    `group`: columns that share a scale in 4 bits, else 0; `has_zeros`: and a zero point.
     `item_bytes` of an element.
     """
 

@@ -150,18 +150,18 @@ def constants_of(
 
 
 def features_of(config: Wide, form: EpilogueForm) -> int:
-    """Of the result, in a tile."""
+    """The columns of the result that a tile has."""
     return 64 * config.groups // (1 + form.swiglu)
 
 
 def num_programs(config: Wide, num_rows: int, num_out: int, form: EpilogueForm) -> int:
-    """Of a launch."""
+    """The programs of a launch."""
     row_tiles = -(-num_rows // config.tile_rows(num_rows))
     return -(-num_out // features_of(config, form)) * row_tiles * config.splits
 
 
 def shared_bytes(constants: Mapping[str, int]) -> int:
-    """What a program takes."""
+    """The bytes of shared memory that a program takes."""
     return constants["STAGES"] * _stage_bytes(constants["GROUPS"], constants["ROWS"])
 
 

@@ -311,7 +311,8 @@ def find_cut(logits: Tensor, draws: Draws, tile: int, num_warps: int) -> Cut:
     digits = (32 - unused) // 2
     shape = num_rows, num_tiles
     maxima = torch.empty(shape, dtype=torch.float32, device=device)
-    # Of counts, then of shares, by pass and row: three sums and the total; interval and above.
+    # Scratch numbers of the counts, then of the shares, by pass and row: three sums and the total;
+    # interval and above.
     sums = torch.zeros(2, digits, num_rows, 4, dtype=torch.int64, device=device)
     found = torch.empty(2, digits, num_rows, 2, dtype=torch.int64, device=device)
     inputs = logits, draws.temperature, draws.top_k, draws.top_p, maxima, sums, found

@@ -32,7 +32,7 @@ class Draw:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """As `Draw`, in tensors that keep their place from step to step; every tensor is [rows].
+    """Like `Draw`, in tensors that keep their addresses from step to step; every tensor is [rows].
 
     seeds int64, temperature float32 (0: greedy), top_k int32, top_p and min_p float32. Without
     `filtered` the filters are not read.

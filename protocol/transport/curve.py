@@ -201,10 +201,9 @@ def write_curve_pair(path: str | Path) -> str:
 
 
 def kept_pair(path: Path) -> CurvePair:
-    """The pair in the file, which is made, with its folder, if it does not exist. Of several
-    processes that make it at once, one does and the others read it.
-
-    Raises `ConfigError` as `read_curve_pair`, and if the file cannot be written.
+    """The pair in the file, which is made, with its folder, if it does not exist. If several
+    processes make it at once, one succeeds and the others read its pair. Raises `ConfigError` like
+    `read_curve_pair`, and if the file cannot be written.
     """
     if path.exists():
         return read_curve_pair(path)

@@ -26,7 +26,7 @@ _NO_GATEWAY: Final = "the process that answers is no gateway, or one of another 
 
 @final
 class LocalDealer:
-    """As `DealerSocket`, for `ipc://` addresses without keys. It talks to no process of another
+    """Like `DealerSocket`, for `ipc://` addresses without keys. It talks to no process of another
     user, unless it `admits_others`.
     """
 

@@ -25,7 +25,7 @@ _ACCEPT_AGAIN_S: Final = 0.1
 
 @final
 class LocalRouter:
-    """As `RouterSocket`, for `ipc://` addresses without keys. When a peer's connection ends it
+    """Like `RouterSocket`, for `ipc://` addresses without keys. When a peer's connection ends it
     calls `on_unroutable` at once. A process of another user is refused, unless it `admits_others`.
     """
 
@@ -63,7 +63,7 @@ class LocalRouter:
         self.send_all(peer, [frame])
 
     def send_all(self, peer: WorkerId, frames: list[bytes]) -> None:
-        """As `RouterSocket.send_all`, in few writes."""
+        """Like `RouterSocket.send_all`, in few writes."""
         if (stream := self._streams.get(peer)) is None:
             raise PeerUnknown(f"no worker with identity {peer.hex()} is connected")
         stream.send_all(frames)

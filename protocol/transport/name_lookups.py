@@ -26,7 +26,7 @@ AGAIN_S: Final = 1.0
 """After this time without an answer a new request asks anew: the resolver may be back."""
 
 Addresses = list[Any]
-"""As `socket.getaddrinfo` returns them."""
+"""The addresses, in the form that `socket.getaddrinfo` returns."""
 
 Query = tuple[Any, ...]
 """The arguments of `socket.getaddrinfo`."""

@@ -14,7 +14,7 @@ from protocol.ids import BlockDigest
 @final
 class WindowTable:
     """The blocks of one sequence's windows: entry i holds tokens [i * block_size, (i + 1) *
-    block_size). Those before entry `first` are not held any more, or never were, and are not read.
+    block_size). Entries before `first` are not held any more, or never were, and are not read.
     """
 
     __slots__ = ("_frozen", "first", "ids")

@@ -43,7 +43,7 @@ starts.
 
 class _Found(NamedTuple):
     """A prefix of `num_blocks` blocks, of which the card has the first `num_cached`, and the host
-    the others. `state` is the one behind the prefix if the card lacks it.
+    the others. `state` is the state behind the prefix, if the card lacks it.
     """
 
     num_blocks: int

@@ -172,7 +172,8 @@ class Scheduler:
 
     def drop_link(self, link: int) -> None:
         """End all sequences of a link that is gone, without messages."""
-        # Those in the intake queue end first, or they would be admitted to the others' places.
+        # Sequences in the intake queue end first, or they would be admitted to the places of the
+        # others.
         compiling = [sequence for key, sequence in self._compiling.items() if key[0] == link]
         waiting = self._intake_queue.of_link(link)
         for sequence in waiting + compiling + self._queues.of_link(link):

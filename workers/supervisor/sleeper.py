@@ -46,7 +46,9 @@ FREED_WITHIN_S: Final = 5.0
 _LOOK_AGAIN_S: Final = 0.1
 
 SLACK: Final = 0.02
-"""A wake needs so much less than was measured: figures of drivers are rounded."""
+"""The share by which a wake may need less than was measured, because drivers round their
+figures.
+"""
 
 
 @final

@@ -63,7 +63,7 @@ def share_of_mtp(shape: MtpShape, weights: MtpWeights, share: Share) -> tuple[Mt
 @final
 class MtpCell:
     """See `workers.engine.drafting.recurrent.RecurrentCell`; for sequences of up to `window`
-    tokens. Of a target with ranks, `shape` and `weights` are this rank's share. With `fp8` the
+    tokens. If the target has ranks, `shape` and `weights` are this rank's share. With `fp8` the
     layer's products are in 8 bits, and drafts are chosen by a copy of the head in 8 bits: of a
     27B's pass that halves what is read, 3.4 GB.
     """

@@ -75,9 +75,10 @@ slower. The policy chooses how many rows a step has, so it drafts no rows that a
 
 _MOST_PADDING: Final = 16
 """In a graph beyond `_LAUNCHED_WEIGHTS` padding costs more than launches do, and so does the head
-for rows that are not sampled. Such a graph serves only steps in which at most one row in so many is
-padding or not sampled. 32 and 64 sequences of 16 rows each fill theirs. They are worth a graph,
-because a shared host takes 12 to 20 ms to launch what an H200 computes in 12."""
+for rows that are not sampled. Such a graph serves only steps in which at most one row in this many
+is padding or not sampled. 32 and 64 sequences of 16 rows each fill theirs. They are worth a graph,
+because a shared host takes 12 to 20 ms to launch what an H200 computes in 12.
+"""
 
 _MOST_VERIFIED: Final = 64
 """The most sampled rows of one sequence (`kernels.accept`)."""

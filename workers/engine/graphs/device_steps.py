@@ -379,7 +379,7 @@ class DeviceSteps:
 
     def _verifies(self, chunks: Sequence[Chunk]) -> bool:
         """Whether the step runs as one that verifies, whose rows are all segments: with drafts, and
-        with a drafting network always. Of hybrids only with drafts, because graphs that verify
+        with a drafting network always. For hybrids only with drafts, because graphs that verify
         compute no prompts of hybrids.
         """
         return self._drafts.verifies_all or any(chunk.drafts for chunk in chunks)

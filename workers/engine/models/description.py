@@ -228,9 +228,10 @@ class Experts(msgspec.Struct, frozen=True, kw_only=True):
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
     """`x += mixer(norm(x)); x += mlp(norm(x))`; with `branch_norms` each summand is normed too.
 
-    With `side_width` a third summand is made of the token's side input for the layer, a row of so
-    many numbers: a product of x, its gelu, is multiplied by it, brought back to the width of x by
-    another one, and normed. With `scaled` the layer's result is multiplied by one stored number.
+    With `side_width` a third summand is made of the token's side input for the layer, a row of
+    `side_width` numbers: the gelu of a product of x is multiplied by the side input, brought back
+    to the width of x by another product, and normed. With `scaled` the layer's result is multiplied
+    by one stored number.
     """
 
     mixer: Attention | DeltaRule

@@ -157,8 +157,8 @@ class HostTier:
         return [name.digest for name in names if name not in self._card]
 
     def use(self, num_hit: int, num_loaded: int, num_prompt: int) -> CacheUse:
-        """The figures for operators. Of `num_prompt` tokens of prompts that began, `num_hit` were
-        cached, `num_loaded` of these here.
+        """The figures for operators. `num_hit` of the `num_prompt` tokens of prompts that began
+        were cached, `num_loaded` of these on the host.
         """
         each, pool = self.room.page_bytes, self.pool
         return CacheUse(

@@ -33,7 +33,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
 """What transformers has where a file says nothing."""
 
 _HEADS: Final[dict[str, dict[str, Any]]] = {"qwen2": {}, "qwen3": {"head_dim": 128}}
-"""As `_DEFAULTS`, of each `model_type`."""
+"""Like `_DEFAULTS`, for each `model_type`."""
 
 NAMES: Final = TensorNames(skipped=("mtp.",))
 """A head that drafts, if there is one (`workers.engine.drafting`)."""

@@ -61,6 +61,11 @@ def answer_to(question: str) -> str:
         raise ConfigError("no answer was given, so nothing is done") from None
 
 
+def printable(text: str) -> str:
+    """`text`, which may be a client's, without what would steer a terminal or break a line."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def table_lines(
     rows: Sequence[Sequence[str]], right: range = range(0), spare: Sequence[str] = ()
 ) -> list[str]:
@@ -78,7 +83,7 @@ def table_lines(
     for at, title in enumerate(head):
         table.add_column(Text(title), justify="right" if at in right else "left", overflow="fold")
     for row in others:
-        cells: list[Any] = [Text(cell) for cell in row]
+        cells: list[Any] = [Text(printable(cell)) for cell in row]
         table.add_row(*cells or [Rule(characters="-", style="") for _ in head])
     with stdout.capture() as drawn:
         stdout.print(table)

@@ -65,6 +65,15 @@ NO_THREADS: Final = "thread_unsupported_request"
 _CUT_SHORT: Final = "upstream_connection_lost"
 
 
+MAX_MESSAGE_CHARS: Final = 4000
+MAX_PARAM_CHARS: Final = 400
+"""An error quotes what the client sent, which may have megabytes."""
+
+
+def _bounded(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[:most]}..."
+
+
 class ApiError(HermaError):
     """A request that ends in an error object instead of an answer.
 
@@ -85,11 +94,11 @@ class ApiError(HermaError):
         retry_after_s: int | None = None,
         overflow: tuple[int, int] | None = None,
     ) -> None:
-        super().__init__(message)
+        self.message = _bounded(message, MAX_MESSAGE_CHARS)
+        super().__init__(self.message)
         self.status = status
-        self.message = message
         self.code = code
-        self.param = param
+        self.param = None if param is None else _bounded(param, MAX_PARAM_CHARS)
         self.type = error_type or _DEFAULT_TYPES.get(status, "server_error")
         self.retry_after_s = retry_after_s
         self.overflow = overflow

@@ -39,13 +39,24 @@ _NOT_SENT: Final = _ONE_CONNECTION | frozenset(
         b"content-type", b"expect", b"host",
         # Accounts and location of the client.
         b"cookie", b"api-key", b"openai-organization", b"openai-project",
-        b"forwarded", b"via", b"x-real-ip", b"origin", b"referer",
+        b"forwarded", b"via", b"x-real-ip", b"origin", b"referer", b"baggage", b"true-client-ip",
+        b"x-client-ip", b"x-envoy-external-address", b"x-azure-clientip", b"remote-user",
+        b"helicone-auth", b"x-bf-vk",
         # Conditional requests.
         b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"range",
     }
 )  # fmt: skip
-_NOT_SENT_PREFIXES: Final = (b"x-forwarded-", b"sec-", b"x-herma-", b"cf-")
-_NOT_SENT_SUFFIXES: Final = (b"-api-key", b"-token", b"-secret")
+_NOT_SENT_PREFIXES: Final = (
+    b"x-forwarded-", b"sec-", b"x-herma-", b"cf-",
+    # What proxies say of who was let in: names, addresses, certificates, signed claims.
+    b"x-auth-", b"x-authenticated-", b"x-remote-", b"x-webauth-", b"x-amzn-oidc-", b"x-goog-iap-",
+    b"x-goog-authenticated-", b"x-ms-client-", b"x-ms-token-", b"tailscale-", b"ssl-client-",
+    b"x-ssl-", b"x-client-cert",
+)  # fmt: skip
+_NOT_SENT_SUFFIXES: Final = (
+    b"-api-key", b"-virtual-key", b"-access-key", b"-token", b"-secret", b"-password", b"-jwt",
+    b"-assertion", b"-client-ip", b"-connecting-ip",
+)  # fmt: skip
 
 _NOT_RETURNED: Final = _ONE_CONNECTION | frozenset(
     {

@@ -11,7 +11,7 @@ from datetime import datetime
 from gateway.conversations import ConversationList, ConversationRow
 from gateway.spending import show_amount
 from herma.gateway_page import asked_of_gateway
-from herma.terminal import table_lines
+from herma.terminal import printable, table_lines
 
 _HEAD = (
     "conversation", "client", "turns", "prompt", "cached", "output", "calls", "errors", "cost",
@@ -106,6 +106,6 @@ def _span(seconds: float) -> str:
 
 
 def _printable(text: str) -> str:
-    """A client's own words cannot steer the terminal."""
-    shown = "".join(one if one.isprintable() else "?" for one in text)
+    """A client's own words, of a bounded length."""
+    shown = printable(text)
     return shown if len(shown) <= _MOST_CHARS else shown[: _MOST_CHARS - 1] + "…"

@@ -10,6 +10,8 @@ from typing import Final, Literal, NamedTuple
 
 from rich.text import Text
 
+from herma.terminal import printable
+
 STYLES: Final = {
     "soft": "dim",
     "good": "green",
@@ -43,7 +45,7 @@ class Column(NamedTuple):
 
 def plain(text: str, style: str = "") -> Text:
     """A line of one style, safe to print."""
-    return Text("".join(one if one.isprintable() else "?" for one in text), style)
+    return Text(printable(text), style)
 
 
 def as_ascii(line: Text) -> Text:

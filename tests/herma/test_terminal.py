@@ -147,3 +147,9 @@ def test_what_serves_draws_nothing() -> None:
         "assert 'rich' not in sys.modules, 'rich'"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_name_in_a_table_cannot_steer_the_terminal() -> None:
+    """Clients name their conversations."""
+    name = "a\x1b[31m\r\nb\x85\u202ec"
+    assert table_lines([["NAME"], [name]])[1] == "a?[31m??b??c"

@@ -368,7 +368,13 @@ def _check_target(request: ParsedRequest) -> None:
         return
     if not target.lower().startswith((b"http://", b"https://")):
         raise _refusal(400, "The request's target is not a path.")
-    parts = urlsplit(target)
+    try:
+        parts = urlsplit(target)
+    except ValueError as error:
+        raise _refusal(400, "The request's target is not an address.") from error
+    host = next((value for name, value in request.headers if name == b"host"), b"")
+    if parts.netloc.lower() != host.lower():
+        raise _refusal(400, "The request's target names another host than its Host header.")
     request.target = (parts.path or b"/") + (b"?" + parts.query if parts.query else b"")
 
 

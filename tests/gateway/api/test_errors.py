@@ -27,3 +27,12 @@ def test_the_overflow_text_gives_clients_the_window() -> None:
     assert found
     assert found[1] == "65536"
     assert (error.status, error.code) == (400, "context_length_exceeded")
+
+
+def test_an_error_quotes_a_bounded_part_of_a_request() -> None:
+    """A name of a megabyte comes back as its beginning."""
+    error = errors.model_not_found("x" * 1_000_000)
+    named = ApiError(400, "No.", param="y" * 1_000_000)
+    assert "`xxx" in error.message
+    assert len(error.body()) < 5_000
+    assert len(named.body()) < 5_000

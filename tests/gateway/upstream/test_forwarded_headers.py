@@ -15,6 +15,9 @@ from gateway.upstream.forwarded_headers import (
         "host", "authorization", "cookie", "content-length", "content-type", "accept-encoding",
         "connection", "transfer-encoding", "te", "upgrade", "keep-alive", "proxy-authorization",
         "x-api-key", "api-key", "x-goog-api-key", "x-auth-token", "openai-organization",
+        "true-client-ip", "fastly-client-ip", "x-envoy-external-address", "x-client-cert-subject",
+        "x-auth-request-email", "x-amzn-oidc-data", "x-goog-iap-jwt-assertion", "remote-user",
+        "tailscale-user-login", "x-ms-client-principal", "x-portkey-virtual-key", "baggage",
         "x-forwarded-for", "forwarded", "x-real-ip", "origin", "sec-fetch-site", "x-herma-debug",
     ],
 )  # fmt: skip

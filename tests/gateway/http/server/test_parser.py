@@ -185,6 +185,18 @@ def test_an_absolute_target_is_its_path() -> None:
     assert parser.waiting[0].path_and_query() == (b"/", "/", b"q=1")
 
 
+@pytest.mark.parametrize(
+    "target",
+    ["http://other/", "https://a@x/", "http://x:81/", "http:///", "http://[/", "http://[::1"],
+)
+def test_an_absolute_target_names_the_host_of_its_header(target: str) -> None:
+    """RFC 9112 lets one of the two count, and servers choose different ones."""
+    parser = parse(f"GET {target} HTTP/1.1\r\nhost: x\r\n\r\n".encode())
+    assert parser.error is not None
+    assert (parser.error.status, parser.waiting) == (400, [])
+    assert "target" in parser.error.message
+
+
 @given(
     bodies=st.lists(st.binary(max_size=300), min_size=1, max_size=5),
     is_chunked=st.lists(st.booleans(), min_size=5, max_size=5),

@@ -47,6 +47,10 @@ _TOKEN_VARIABLES: Final = (
     "mask_token",
 )
 
+_TOKEN_TABLES: Final = ("extra_special_tokens", "model_specific_special_tokens")
+"""Tables of further tokens by name in tokenizer_config.json; the first may be a list without names.
+"""
+
 _TIME: Final = "strftime_now"
 _DEFAULT: Final = "default"
 _WITH_TOOLS: Final = "tool_use"
@@ -227,8 +231,7 @@ class ModelText:
         # Importing Jinja takes a tenth of the gateway's start, and only models need it.
         from gateway.prompt.chat_template import ChatTemplate  # noqa: PLC0415
 
-        tokens = {name: _token_text(names.get(name)) for name in _TOKEN_VARIABLES}
-        variables = {name: text for name, text in tokens.items() if text is not None}
+        variables = _named_tokens(names)
         return {
             name: ChatTemplate(source, self._control, variables) for name, source in sources.items()
         }
@@ -369,6 +372,18 @@ def _token_text(value: object) -> str | None:
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
+
+
+def _named_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    """The tokens that templates may name: bos_token and its like, and those that a model has beside
+    these, as `image_token`, under keys of their own or in a table of such.
+    """
+    named = {name: value for name, value in config.items() if name.endswith("_token")}
+    for key in _TOKEN_TABLES:
+        table = config.get(key)
+        named |= table if isinstance(table, dict) else {}
+    texts = {name: _token_text(value) for name, value in named.items()}
+    return {name: text for name, text in texts.items() if text is not None}
 
 
 def _sampling_defaults(generation: dict[str, Any]) -> tuple[dict[str, float], list[str]]:

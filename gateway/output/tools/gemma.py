@@ -3,9 +3,11 @@ Gemma 4: the same between `<|tool_call>` and `<tool_call|>`, with `<|"|>` around
 
 Text stands between two of these. The second ends it only where the call can go on behind it,
 because a text may hold such a tag. Numbers, constants, `{key:value}` and `[value]` stand as they
-are. What is not closed when the answer ends is a call with the parameters that were read.
+are. FunctionGemma's template shows objects within lists as JSON, so texts of JSON are read too.
+What is not closed when the answer ends is a call with the parameters that were read.
 """
 
+import json
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple
 
@@ -38,6 +40,8 @@ OPEN, CLOSE, ESCAPE = V3
 PREFIX: Final = "call:"
 _FOLLOWS: Final = frozenset(",}]")
 """The characters that may follow a value."""
+_LINES: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+"""What JSON has for white space that models leave in its texts."""
 
 
 def read(calls: CallSink, marker: str) -> Read[None]:
@@ -83,12 +87,21 @@ def _key(first: str, tags: GemmaTags) -> Read[tuple[str, str]]:
         if len(key) > MAX_NAME:
             raise NotACall
         return key, (yield from skip_space())
+    if first == '"':
+        key, char = yield from _quoted()
+        while char.isspace():
+            char = yield
+        if char != ":":
+            raise NotACall
+        if len(key) > MAX_NAME:
+            raise NotACall
+        return json.loads(any_json(key)), (yield from skip_space())
     key = first
     while (char := (yield)) != ":":
         key += char
         if char in ",{}[]" or len(key) > MAX_NAME:
             raise NotACall
-    return key.strip().strip('"'), (yield from skip_space())
+    return key.strip(), (yield from skip_space())
 
 
 def _value(first: str, tags: GemmaTags, depth: int = 0) -> Read[tuple[str, str]]:
@@ -99,11 +112,23 @@ def _value(first: str, tags: GemmaTags, depth: int = 0) -> Read[tuple[str, str]]
         return quote(text), char
     if first in "{[":
         return (yield from _nested(first, tags, depth + 1))
-    text, char = first, (yield)
-    while char not in ",}]":
+    if first == '"':  # JSON, in which brackets and commas may stand
+        text, char = yield from _quoted()
+    else:
+        text, char = first, (yield)
+    while char not in _FOLLOWS:
         text += char
         char = yield
     return any_json(text.strip()), char
+
+
+def _quoted() -> Read[tuple[str, str]]:
+    """A JSON text with both its quotes, and the character behind."""
+    parts, is_escaped = ['"'], False
+    while (char := (yield)) != '"' or is_escaped:
+        parts.append(_LINES.get(char, char))
+        is_escaped = char == "\\" and not is_escaped
+    return "".join((*parts, char)), (yield)
 
 
 def _nested(first: str, tags: GemmaTags, depth: int) -> Read[tuple[str, str]]:

@@ -67,6 +67,8 @@ class JsonRepair:
         self._high = ""
         """The escape of a first half of a character, until the second one comes."""
         self._quote = '"'
+        self._digits = 4
+        """How many digits the open escape has."""
         self._is_key = False
         self._steps = (
             self._item, self._colon, self._value, self._after, self._string,
@@ -202,8 +204,9 @@ class JsonRepair:
             self._end_half()
         if char in _ESCAPES:
             self._out.append("\\" + char)
-        elif char == "u":
-            self._state, self._held = _HEX, ""
+        elif char == "u" or (char == "x" and self._quote == "'"):
+            # Python writes \x1b between its quotes; in JSON it is a backslash that was forgotten.
+            self._state, self._held, self._digits = _HEX, "", 4 if char == "u" else 2
         elif char == "'":
             self._out.append("'")
         else:
@@ -212,19 +215,25 @@ class JsonRepair:
         return True
 
     def _hex(self, char: str) -> bool:
-        """Take the four digits of an escape, behind a backslash and u. With other characters the
+        """Take the digits of an escape, behind a backslash and u or x. With other characters the
         escape was meant as text.
         """
         if char not in HEX_DIGITS:
             self._end_half()
-            self._out.append("\\\\u" + self._held)
+            self._out.append(self._half_escape)
             self._state = _STRING
             return False
         self._held += char
-        if len(self._held) == 4:
+        if len(self._held) == self._digits:
+            self._held = self._held.rjust(4, "0")
             self._write_escape(int(self._held, 16))
             self._state = _STRING
         return True
+
+    @property
+    def _half_escape(self) -> str:
+        """The text of an escape whose digits do not come."""
+        return ("\\\\u" if self._digits == 4 else "\\\\x") + self._held
 
     def _write_escape(self, code: int) -> None:
         """Write an escape of four digits. Half of a surrogate pair is not a character, and many
@@ -288,7 +297,7 @@ class JsonRepair:
         if self._state == _ESCAPE:
             self._out.append("\\\\")
         elif self._state == _HEX:
-            self._out.append("\\\\u" + self._held)
+            self._out.append(self._half_escape)
         self._out.append('"' + (self._held if self._state == _QUOTE else ""))
         self._state = _COLON if self._is_key else _AFTER
 

@@ -386,6 +386,30 @@ def test_a_processors_template_is_used_where_the_tokenizer_has_none() -> None:
     assert text.render_chat([Message("user", "hello")], [], {}, NOW) == ["plain: hello"]
 
 
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"image_token": "<|im_start|>"},
+        {"image_token": {"content": "<|im_start|>", "__type": "AddedToken"}},
+        {"extra_special_tokens": {"image_token": "<|im_start|>"}},
+        {"model_specific_special_tokens": {"image_token": "<|im_start|>"}},
+        {"extra_special_tokens": ["<|im_start|>"], "image_token": "<|im_start|>"},
+    ],
+)
+def test_a_template_may_name_further_tokens(config: dict[str, Any], tmp_path: Path) -> None:
+    """A template may name the tokens that a model has beside those of all models."""
+    files = make_text_files(template="{{ image_token }}{{ messages[0].content }}")
+    stated = {**json.loads(files["tokenizer_config.json"]), **config}
+    files |= {"tokenizer_config.json": json.dumps(stated).encode()}
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
+    ids = list(encode([{"role": "user", "content": "Hi"}], ModelText(files)))
+    asked = [{"role": "user", "content": "Hi"}]
+    assert ids == theirs.apply_chat_template(asked, return_dict=False)
+    assert ids[0] == TEXT.encoder.tokenizer.token_to_id("<|im_start|>")
+
+
 def test_calls_are_written_as_the_template_with_tools_shows() -> None:
     """The default one of a model with two mostly says nothing of calls."""
     shows = [{"name": "default", "template": PLAIN}, {"name": "tool_use", "template": "<arg_key>"}]

@@ -113,3 +113,19 @@ def test_runs_change_nothing(text: str) -> None:
     for char in text[:at]:
         slow.feed(char)
     assert slow.take() == fast.take()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (r"{'s': '\x1b[0m'}", "\x1b[0m"),
+        (r"{'s': '\x22\xe9'}", '"é'),
+        (r"{'s': '\x1'}", "\\x1"),
+        (r"{'s': '\xzz'}", r"\xzz"),
+        (r'{"s": "\x1b[0m"}', r"\x1b[0m"),
+        (r"{'s': '\u00e9\x41'}", "éA"),
+    ],
+)
+def test_pythons_escapes_are_read_between_its_quotes(text: str, value: str) -> None:
+    """Python writes what cannot be printed by two digits; in JSON a backslash was forgotten."""
+    assert json.loads(read(text)[0]) == {"s": value}

@@ -43,7 +43,7 @@ from workers.engine.models.tensor_names import (
     last_part,
     prefix_of,
 )
-from workers.engine.models.unread_tensors import check_unread
+from workers.engine.models.unread_tensors import check_parts, check_unread
 from workers.engine.models.vocabulary import AS_STORED, VocabularyForm, norm_before
 from workers.engine.models.weights import (
     ApartNorms,
@@ -80,6 +80,10 @@ def load_weights(
     return weights
 
 
+def _untold(_phase: str, _share: float, _detail: str) -> None:
+    """Report nothing: it is told at the end."""
+
+
 class WeightReader(MatrixReader):
     """Reads layer by layer."""
 
@@ -97,15 +101,16 @@ class WeightReader(MatrixReader):
 
     def all(self, vocabulary: VocabularyForm) -> ModelWeights:
         """The whole network."""
-        config = self._config
+        config, model_dir = self._config, self._checkpoint.model_dir
         hidden, prefix = config.hidden_size, self._prefix()
+        check_parts(self._checkpoint, config, model_dir)
         embedding = self.merged((f"{prefix}{EMBEDDING}", (config.vocab_size, hidden)))
         whole = self._head(embedding, prefix)
         if vocabulary != AS_STORED:
             self.settle()
         embedding, head = vocabulary.changed(embedding, whole)
         del whole  # before the layers need its memory
-        layers = self.layers(prefix)
+        layers = self.layers(prefix, checks_first=True)
         sides = self._side_inputs(prefix)
         norm = norm_before(head, self.norm(f"{prefix}norm", hidden), self._dtype)
         self.settle()
@@ -124,12 +129,21 @@ class WeightReader(MatrixReader):
             self.norm(prefix + names.side_in_norm, config.layers[0].side_width),
         )
 
-    def layers(self, prefix: str, first: int = 0) -> tuple[LayerWeights, ...]:
-        """All layers, whose tensors begin with `prefix`; the names of the first one say `first`."""
+    def layers(
+        self, prefix: str, first: int = 0, *, checks_first: bool = False
+    ) -> tuple[LayerWeights, ...]:
+        """All layers, whose tensors begin with `prefix`; the names of the first one say `first`.
+        With `checks_first` tensors that the first one does not explain end the start there: what is
+        in one layer is mostly in all, and they take minutes to read.
+        """
         layers = []
         for index, described in enumerate(self._config.layers, first):
             self.report_progress()
             layer = self._layer(f"{prefix}layers.{index}.", described)
+            if checks_first and index == first:
+                self.check_nothing_left(
+                    self._checkpoint.model_dir, f"{prefix}layers.{index}.", is_last=False
+                )
             mixer = described.mixer
             is_moved = isinstance(mixer, Attention) and (mixer.is_partial or mixer.out_gate)
             if self._change is not None or is_moved:
@@ -140,10 +154,13 @@ class WeightReader(MatrixReader):
             layers.append(with_narrow_norms(layer, self._dtype))
         return tuple(layers)
 
-    def check_nothing_left(self, model_dir: Path, only: str = "") -> None:
-        """Refuse unused tensors whose names begin with `only` (`unread_tensors.py`)."""
+    def check_nothing_left(self, model_dir: Path, only: str = "", *, is_last: bool = True) -> None:
+        """Refuse unused tensors whose names begin with `only` (`unread_tensors.py`); with `is_last`
+        those that are left out are told.
+        """
+        report = self._report if is_last else _untold
         check_unread(
-            self._checkpoint, self._config, self._taken, model_dir, only=only, report=self._report
+            self._checkpoint, self._config, self._taken, model_dir, only=only, report=report
         )
 
     def _head(self, embedding: Tensor, prefix: str) -> Tensor:

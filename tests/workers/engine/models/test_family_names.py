@@ -186,3 +186,54 @@ def test_scales_of_keys_that_are_left_over_are_ignored_in_a_line(name: str, tmp_
 def test_every_family_has_a_tiny_model() -> None:
     """Parity is tested on these."""
     assert {"ministral3", "seed_oss", "internlm3", "iquestcoder"} <= FAMILIES.keys()
+
+
+def _shares_at_refusal(folder: Path, words: str) -> list[float]:
+    """How much had been read each time that reading was reported, before the refusal; phases begin
+    with 0 and end with 1.
+    """
+    shares: list[float] = []
+    with pytest.raises(ConfigError, match=words):
+        load_tiny(folder, report=lambda _phase, share, _text: shares.append(share))
+    return [share for share in shares if 0 < share < 1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.visual.blocks.0.weight",
+        "mtp.fc.weight",
+        "model.layers.3.mlp.up_proj.weight",
+        "model.layers.00.mlp.up_proj.weight",
+        "model.mtp_layers.0.weight",
+        "layers.0.mlp.up_proj.weight",
+        "image_newline",
+    ],
+)
+@pytest.mark.parametrize("family", ["llama3", "gemma3"])
+def test_parts_that_no_network_has_are_named_before_anything_is_read(
+    family: str, name: str, tmp_path: Path
+) -> None:
+    """Before anything is read, because a large model takes minutes."""
+    path = write_family(tmp_path, family, num_hidden_layers=3, layer_types=None)
+    path = path / "model.safetensors"
+    save_file({**load_file(path), name: torch.ones(3)}, path)
+    assert _shares_at_refusal(tmp_path, rf"has a tensor {name} that") == []
+
+
+@pytest.mark.parametrize("name", ["mlp.up_proj.bias", "self_attn.q_proj.lora_A.weight"])
+def test_what_no_layer_has_is_named_behind_the_first(name: str, tmp_path: Path) -> None:
+    path = write_family(tmp_path, "llama3") / "model.safetensors"
+    more = {f"model.layers.{index}.{name}": torch.ones(3) for index in range(3)}
+    save_file({**load_file(path), **more}, path)
+    shares = _shares_at_refusal(tmp_path, rf"has a tensor model\.layers\.0\.{name} that")
+    assert len(shares) == 1
+
+
+@pytest.mark.parametrize("layer", [0, 2])
+def test_a_lost_layer_is_named_before_anything_is_read(layer: int, tmp_path: Path) -> None:
+    path = write_family(tmp_path, "llama3") / "model.safetensors"
+    start = f"model.layers.{layer}."
+    save_file({n: t for n, t in load_file(path).items() if not n.startswith(start)}, path)
+    words = rf"has no tensor of model\.layers\.{layer}, one of the 3 layers"
+    assert _shares_at_refusal(tmp_path, words) == []

@@ -25,7 +25,7 @@ from gateway.api import (
     connection_lost,
 )
 from gateway.http.error_responses import error_of
-from gateway.http.sse_writer import ClientAnswer
+from gateway.http.streamed_answer import ClientAnswer
 from gateway.responses import BackgroundRun, ResponseRecord
 
 

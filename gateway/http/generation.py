@@ -38,7 +38,7 @@ from gateway.http.exchange import Exchange
 from gateway.http.metrics import Metrics
 from gateway.http.pass_through_route import PassThroughRoute
 from gateway.http.prompts import EachPrompt, PromptScoring
-from gateway.http.sse_writer import StreamedAnswer
+from gateway.http.streamed_answer import StreamedAnswer
 from gateway.http.whole_answer import EmbeddingsAnswer, WholeAnswer
 from gateway.prompt import checked_ids, decode_raw
 from gateway.routing import ModelView

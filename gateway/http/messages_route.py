@@ -26,7 +26,7 @@ from gateway.http.error_responses import error_headers, header
 from gateway.http.exchange import Exchange
 from gateway.http.generation import Generation
 from gateway.http.metrics import Metrics
-from gateway.http.sse_writer import StreamedAnswer
+from gateway.http.streamed_answer import StreamedAnswer
 from gateway.http.tokenize import count_chat
 from gateway.http.whole_answer import WholeAnswer
 from gateway.turn import Caller

@@ -14,7 +14,7 @@ from gateway.http.edge import Edge
 from gateway.http.error_responses import Header, header, passed_on
 from gateway.http.exchange import Exchange
 from gateway.http.metrics import Metrics
-from gateway.http.sse_writer import CLIENT_LEFT
+from gateway.http.streamed_answer import CLIENT_LEFT
 from gateway.telemetry import RequestTrace
 from gateway.turn import Caller, PathRequest
 from gateway.upstream import UsageTail

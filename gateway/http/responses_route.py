@@ -29,7 +29,7 @@ from gateway.http.exchange import Exchange
 from gateway.http.generation import Generation
 from gateway.http.messages_route import without_headers
 from gateway.http.metrics import Metrics
-from gateway.http.sse_writer import StreamedAnswer
+from gateway.http.streamed_answer import StreamedAnswer
 from gateway.http.tokenize import count_chat
 from gateway.http.whole_answer import WholeAnswer
 from gateway.responses import ResponseOrigin

@@ -36,7 +36,7 @@ from gateway.http.answer_state import (
     WHOLE,
 )
 from gateway.http.error_responses import JSON_TYPE, error_of
-from gateway.http.sse_writer import ClientAnswer
+from gateway.http.streamed_answer import ClientAnswer
 
 _RareEvent = (
     ToolCallStart

@@ -20,7 +20,7 @@ from gateway.api.events import (
 from gateway.http.edge import Emit
 from gateway.http.response_writer import MAX_PENDING_BYTES
 from gateway.http.routes import edge_app
-from gateway.http.sse_writer import StreamedAnswer
+from gateway.http.streamed_answer import StreamedAnswer
 from tests.fakes.asgi import ANSWER, STARTED, USAGE, Exchange, Script, chat_body, scripted_edge
 
 

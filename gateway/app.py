@@ -50,7 +50,7 @@ from gateway.reload import Reload
 from gateway.responses import stored_responses
 from gateway.routing.dispatcher import Dispatcher
 from gateway.routing.fleet_state import FleetState
-from gateway.routing.shown_worker import WorkerView
+from gateway.routing.worker_view import WorkerView
 from gateway.runtime import return_memory, use_huge_pages
 from gateway.signing_key import signing_key
 from gateway.spending.spending import Spending

@@ -13,4 +13,4 @@ from gateway.routing.lease import Lease
 from gateway.routing.models import ModelView, with_refusals
 from gateway.routing.quarantine import PROOF_TOKENS, RequestIdentity
 from gateway.routing.route_preview import RoutePreview
-from gateway.routing.shown_worker import WorkerView
+from gateway.routing.worker_view import WorkerView

@@ -41,7 +41,7 @@ from gateway.routing.lease import Lease
 from gateway.routing.models import ModelView
 from gateway.routing.quarantine import RequestIdentity
 from gateway.routing.route_preview import RoutePreview
-from gateway.routing.shown_worker import WorkerView
+from gateway.routing.worker_view import WorkerView
 from gateway.runtime import Wakeup, next_tick
 from gateway.telemetry import (
     EventFeed,

@@ -26,10 +26,10 @@ from gateway.routing.models import RECOVERY_PROBES, Models, ModelView
 from gateway.routing.placement_queue import PlacementQueue, count_failure
 from gateway.routing.prefix_index import BlockEventResult, PrefixIndex
 from gateway.routing.quarantine import Quarantine, RequestIdentity
-from gateway.routing.shown_worker import WorkerView
 from gateway.routing.sleepers import Sleepers
 from gateway.routing.worker import Worker
 from gateway.routing.worker_registry import WorkerRegistry
+from gateway.routing.worker_view import WorkerView
 from gateway.telemetry import (
     EngineFault,
     HealthProbeFailed,

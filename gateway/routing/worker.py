@@ -13,8 +13,8 @@ from gateway.routing.breaker import Breaker
 from gateway.routing.chain_tree import ChainTree, common_prefix
 from gateway.routing.effects import RouteRequest
 from gateway.routing.prefill_rate import PRIOR_TOKENS_PER_S, PrefillRateEstimator
-from gateway.routing.shown_worker import WorkerState, WorkerView
 from gateway.routing.trust import Trust
+from gateway.routing.worker_view import WorkerState, WorkerView
 from protocol.ids import BlockDigest, WorkerId
 from protocol.messages import (
     ASLEEP,

@@ -65,7 +65,7 @@ from gateway.telemetry import (
 from gateway.telemetry.counters import GatewayCounters
 from gateway.telemetry.event_feed import EventFeed
 from gateway.turn import (
-    Conversing,
+    ConversationTracker,
     HealthProbes,
     OpenTurns,
     ProviderHealth,
@@ -133,8 +133,8 @@ def build_services(
     feed = EventFeed(process=gateway_index.name)
     span_export = _span_export(config, counters, gateway_index.name)
     spending = Spending(config, environ, feed.publish)
-    conversing = Conversing(config, feed.publish, record_use=spending.record_use)
-    traces = _traces(config, span_export, conversing)
+    conversation_tracker = ConversationTracker(config, feed.publish, record_use=spending.record_use)
+    traces = _traces(config, span_export, conversation_tracker)
     dispatcher = Dispatcher(core, feed)
     files.on_built = functools.partial(_tell_unknown_calls, config, dispatcher, feed)
     link = WorkerLink(
@@ -165,7 +165,7 @@ def build_services(
         signing_key=signing_key(config, environ),
         stored=stored_responses(config, environ, feed.publish, gateway_index.place),
         audit=AuditTrail(feed, _audit_path(config, environ), gateway_index.name),
-        conversing=conversing,
+        conversation_tracker=conversation_tracker,
         span_export=span_export,
         prompts=read_model_prompts(config.models),
     )
@@ -199,10 +199,10 @@ def _audit_path(config: Config, environ: Mapping[str, str]) -> Path | None:
 
 
 def _traces(
-    config: Config, span_export: SpanExport | None, conversing: Conversing
+    config: Config, span_export: SpanExport | None, conversation_tracker: ConversationTracker
 ) -> RequestTraces:
     """Ended requests are logged, or exported as spans, only if the configuration asks for it."""
-    on_end = [conversing.leave]
+    on_end = [conversation_tracker.leave]
     if config.gateway.log == "requests":
         on_end.append(log_request)
     if span_export is not None:
@@ -260,8 +260,8 @@ def edge_of(services: Services, process: str | None = None) -> Edge:
         listen=services.feed.listen,
         dashboard=Dashboard(services, VERSION, process),
         traces=services.traces,
-        conversations=services.conversing.rows,
-        prefixes=services.conversing.prefixes,
+        conversations=services.conversation_tracker.rows,
+        prefixes=services.conversation_tracker.prefixes,
         audit=services.audit,
         signer=Signer(services.signing_key),
         stored=services.stored,
@@ -278,8 +278,8 @@ async def running(services: Services) -> AsyncIterator[str]:
     """Run all parts except the HTTP server while the block runs; gives the address that workers
     dial. Raises `ConfigError` when that address cannot be bound.
     """
-    services.conversing.retain = services.link.retain
-    services.conversing.accounts = services.link.accounts
+    services.conversation_tracker.retain = services.link.retain
+    services.conversation_tracker.accounts = services.link.accounts
     services.dispatcher.note_workerless(providers_alone(services.config))
     async with trio.open_nursery() as nursery:
         try:

@@ -108,7 +108,7 @@ class Reload:
         services = self._services
         services.config = config
         services.spending.reconfigure(config)
-        services.conversing.reconfigure(config)
+        services.conversation_tracker.reconfigure(config)
         services.open_turns.grace_s = config.gateway.disconnect_grace_s
         self._settings.take(config)
         services.dispatcher.reconfigure(config.gateway, config.models)

@@ -133,8 +133,8 @@ class Dashboard:
             cached_tokens=traces.cached_tokens,
             output_tokens=traces.output_tokens,
             replaced=services.counters.processes_replaced,
-            conversations=services.conversing.rows(most=MAX_TALKS),
-            prefixes=services.conversing.prefixes()[:MAX_TALKS],
+            conversations=services.conversation_tracker.rows(most=MAX_TALKS),
+            prefixes=services.conversation_tracker.prefixes()[:MAX_TALKS],
         )
 
     def _sample(self) -> None:

@@ -4,7 +4,7 @@ Owns the tasks of a request and their end. Must not know HTTP or sockets.
 """
 
 from gateway.turn.caller import Caller
-from gateway.turn.conversing import Conversing
+from gateway.turn.conversation_tracker import ConversationTracker
 from gateway.turn.encoding import Encoding
 from gateway.turn.health_probes import HealthProbes
 from gateway.turn.model_prompts import read_model_prompts

@@ -19,7 +19,7 @@ from gateway.responses import StoredResponses
 from gateway.routing import Dispatcher
 from gateway.spending import Spending
 from gateway.telemetry import AuditTrail, EventFeed, GatewayCounters, RequestTraces, SpanExport
-from gateway.turn.conversing import Conversing
+from gateway.turn.conversation_tracker import ConversationTracker
 from gateway.turn.encoding import Encoding
 from gateway.turn.model_prompts import ModelPrompt
 from gateway.turn.open_turns import OpenTurns
@@ -51,7 +51,7 @@ class Services:
     signing_key: bytes
     stored: StoredResponses
     audit: AuditTrail
-    conversing: Conversing
+    conversation_tracker: ConversationTracker
     span_export: SpanExport | None = None
     prompts: dict[str, ModelPrompt] = field(default_factory=dict)
     digests: DigestCache = field(default_factory=DigestCache)

@@ -55,7 +55,7 @@ def answer_request(
     is over. Cancelling the call aborts the work on the worker, for a streamed turn without content
     after a grace period (see `open_turns.py`).
     """
-    request = services.conversing.enter(request, caller)
+    request = services.conversation_tracker.enter(request, caller)
     turn = Turn(services, request, caller)
     if not request.stream:
         return turn.run(emit)

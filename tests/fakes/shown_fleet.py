@@ -119,7 +119,7 @@ class ShownFleet:
             feed=self.feed,
             counters=GatewayCounters(),
             spending=SimpleNamespace(figures=self._figures, refuses_all=lambda _chain: False),
-            conversing=SimpleNamespace(rows=ConversationBook().rows, prefixes=lambda: ()),
+            conversation_tracker=SimpleNamespace(rows=ConversationBook().rows, prefixes=lambda: ()),
             health=SimpleNamespace(open_names=lambda: {"deepseek": False, "openrouter": True}),
         )
         board = Dashboard(

@@ -112,7 +112,7 @@ def limits(**values: Any) -> AllLimitsConfig:
 
 def configure(whole: WholeGateway, **tables: Any) -> None:
     services = whole.gateway.services
-    services.conversing.reconfigure(msgspec.structs.replace(services.config, **tables))
+    services.conversation_tracker.reconfigure(msgspec.structs.replace(services.config, **tables))
 
 
 async def ask_all(whole: WholeGateway, num: int, **fields: Any) -> list[tuple[int, str]]:
@@ -162,7 +162,7 @@ async def test_tokens_hold_under_64_requests(tmp_path: Path) -> None:
         assert {status for status, _ in found} <= {200, 422, 429}
         while found[-1][0] != 422 and len(found) < 300:
             found += await ask_all(whole, 1)
-        (row,) = whole.gateway.services.conversing.book.rows("talk")
+        (row,) = whole.gateway.services.conversation_tracker.book.rows("talk")
         assert found[-1] == (422, "conversation_limit_reached")
         assert 700 < row.prompt_tokens + row.completion_tokens <= 1500
         # Another conversation has its own.

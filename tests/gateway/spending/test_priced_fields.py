@@ -81,7 +81,9 @@ async def test_a_limit_of_a_conversation_refuses_what_no_price_covers(tmp_path: 
         services = shop.gateway.services
         most = ConversationLimitsConfig(money=units(COST) * 20)
         limits = AllLimitsConfig(conversation=most)
-        services.conversing.reconfigure(msgspec.structs.replace(services.config, limits=limits))
+        services.conversation_tracker.reconfigure(
+            msgspec.structs.replace(services.config, limits=limits)
+        )
         caller = Caller(key="alice", session="talk")
         asked = await shop.ask(caller, session_id="talk", max_tokens=10, service_tier="priority")
         assert asked.error is not None

@@ -150,7 +150,9 @@ async def test_a_conversation_spends_no_more_than_its_limit(tmp_path: Path) -> N
         services = shop.gateway.services
         most = ConversationLimitsConfig(money=units(COST) * 20)
         limits = AllLimitsConfig(conversation=most)
-        services.conversing.reconfigure(msgspec.structs.replace(services.config, limits=limits))
+        services.conversation_tracker.reconfigure(
+            msgspec.structs.replace(services.config, limits=limits)
+        )
         codes: list[str] = []
 
         async def ask_one(name: str = "talk") -> None:

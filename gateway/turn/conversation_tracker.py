@@ -1,4 +1,4 @@
-"""Conversing: a request enters its conversation before its turn, and leaves it at its end.
+"""The conversation of a request: entered before its turn, and left at its end.
 
 Owns the calls of `gateway.conversations` on the way of a request, and what is done about loops:
 events, a header, a line in the prompt, a wait, another model, or an error. Must not know HTTP or
@@ -62,7 +62,7 @@ def _tell_nobody(_worker_id: WorkerId, _message: Retain) -> None:
     """Do nothing: without a link no worker keeps prefixes."""
 
 
-class Conversing:
+class ConversationTracker:
     """`publish` takes events, `record_use` takes usage. `accounts` takes what needs not be known
     while a request begins, `retain` what is expected of a conversation, for the worker that has its
     prefix.

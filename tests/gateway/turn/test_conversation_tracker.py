@@ -16,7 +16,7 @@ FILLER = "Read each file before you change it, and tell what you have done. " * 
 
 def configure(whole: WholeGateway, **tables: Any) -> None:
     config = msgspec.structs.replace(whole.gateway.services.config, **tables)
-    whole.gateway.services.conversing.reconfigure(config)
+    whole.gateway.services.conversation_tracker.reconfigure(config)
 
 
 async def say(whole: WholeGateway, *said: str, system: str = FILLER, **fields: Any) -> Reply:

@@ -437,7 +437,7 @@ def _status(process: _Process, url: str) -> GatewayStatus:
 
 
 def _troubles(services: Services) -> tuple[str, ...]:
-    """What does not work now though the gateway answers."""
+    """The parts that do not work now, although the gateway answers."""
     return tuple(filter(None, (services.spending.stuck_for, services.stored.trouble)))
 
 

@@ -36,7 +36,7 @@ class GatewayIndex:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Both numbers, as the stores of a host take them."""
+        """Both numbers, in the form that the stores of a host take."""
         return self.index, self.count
 
     def config(self, config: Config) -> Config:

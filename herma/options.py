@@ -36,7 +36,7 @@ _KNOWN_ELSEWHERE: Final = {
     "help": "--help",
     "version": "--version",
 }
-"""What other programs call these commands."""
+"""The names that other programs have for these commands."""
 _LEFT_OVER: Final = re.compile(r"unrecognized arguments: (?P<words>.*)")
 
 

@@ -53,7 +53,7 @@ def console(stream: TextIO, styles: Mapping[str, str] | None = None) -> "Console
 
 
 def answer_to(question: str) -> str:
-    """What a person answers. Raises `ConfigError` at the end of the input (Ctrl-D)."""
+    """The answer of a person. Raises `ConfigError` at the end of the input (Ctrl-D)."""
     try:
         return input(question).strip()
     except EOFError:

@@ -40,7 +40,7 @@ def folders(proc: Path = PROC) -> Iterator[Path]:
 
 
 def links_of(folder: Path) -> Iterator[str]:
-    """What the open descriptors of the process of a folder lead to."""
+    """The targets of the open descriptors of a process, by its folder in /proc."""
     with suppress(OSError):
         for link in (folder / "fd").iterdir():
             with suppress(OSError):

@@ -11,7 +11,7 @@ _KIB: Final = 2**10
 
 
 def bytes_text(count: int) -> str:
-    """As 1.25 GiB, 3.1 MiB, 144 KiB or 512 B."""
+    """A size in words, such as 1.25 GiB, 3.1 MiB, 144 KiB or 512 B."""
     if 0 < count < _KIB:
         return f"{count} B"
     if count < _MIB:

@@ -44,7 +44,7 @@ class RecordedKernel(NamedTuple):
 
 
 class Address:
-    """What Triton reads of a tensor on the pretended device."""
+    """The part of a tensor on the pretended device that Triton reads."""
 
     def __init__(self, tensor: Tensor) -> None:
         """Memory begins at an address that 16 divides, as torch's allocator has it."""

@@ -85,7 +85,7 @@ class HostTierBench:
         self.drive.clear_card()
 
     def time_launches(self) -> list[float]:
-        """From now on, milliseconds of each launch of a transfer."""
+        """Time each launch of a transfer from now on; the returned list gets the milliseconds."""
         assert self._runner.tier is not None
         copies, taken = self._runner.tier.copies, []
         begin = copies.begin

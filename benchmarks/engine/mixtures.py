@@ -39,7 +39,9 @@ MODES: Final[Mapping[str, dict[str, Any]]] = {
     "int4": {"int4": True},
 }
 _KV_TOKENS: Final = 49_152
-"""For 64 sequences of 384 tokens, and one of 8,224 at the largest window."""
+"""The tokens of the cache: room for 64 sequences of 384 tokens and one of 8,224 at the largest
+window.
+"""
 
 _LEAST_S: Final = 20.0
 """A run that has less time left is not begun."""

@@ -54,7 +54,7 @@ torch.
 
 
 class AnswerVerdict(StrEnum):
-    """What a check says of all answers."""
+    """The verdict of a check on all answers."""
 
     RIGHT = "right"
     WRONG = "wrong"

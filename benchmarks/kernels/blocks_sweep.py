@@ -29,7 +29,7 @@ _PRODUCTS: Final = (
     (Op.LINEAR_ADD, 5120, 17408),
     (Op.NORM_SWIGLU, 6144, 1024),
 )
-"""Of a 30B mixture, an 8B, a 27B and a 0.6B."""
+"""The shapes of products in a 30B mixture, an 8B, a 27B and a 0.6B."""
 
 _TILES: Final = ((1, 1), (1, 3), (2, 2), (3, 1), (3, 4))
 """Warp groups, and programs that share a tile's columns."""
@@ -46,7 +46,7 @@ _TILES_OF_MANY: Final = (
 
 
 def cases(device: torch.device) -> Iterator[KernelCase]:
-    """None off CUDA."""
+    """The cases; there are none off CUDA."""
     if device.type != "cuda":
         return
     for (op, num_weight_rows, depth), num_rows in product(_PRODUCTS, _ROWS):

@@ -183,7 +183,7 @@ def _variant(
 
 
 def _name(tiles: PromptTiles | FusedTiles | StreamTiles | RowTiles) -> str:
-    """What differs."""
+    """The name of a variant: the fields by which its tiles differ."""
     if isinstance(tiles, FusedTiles):
         return f"fused {' '.join(str(int(value)) for value in tiles)}"
     if isinstance(tiles, StreamTiles):

@@ -48,7 +48,7 @@ _CANDIDATES = {
         Int4Ampere(8, 1, 2, 8, 2),
     ),
 }
-"""By eights of rows in a tile."""
+"""The variants by eights of rows in a tile."""
 
 _ROWS = {1: 1, 2: 1, 4: 1, 8: 1, 16: 2, 32: 4, 64: 8, 128: 8, 256: 8}
 """Rows of x, and eights of a tile."""

@@ -90,7 +90,7 @@ class Form(NamedTuple):
 
 
 def cases(device: torch.device) -> Iterator[KernelCase]:
-    """None off CUDA."""
+    """The cases; there are none off CUDA."""
     if device.type != "cuda":
         return
     for model, bits, rows, context in (

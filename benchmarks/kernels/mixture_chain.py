@@ -189,7 +189,7 @@ _OSS_WINDOW: Final = ((128, 8, 1, 8), (128, 4, 1, 8), (256, 8, 1, 8), (64, 4, 2,
 
 
 def cases(device: torch.device) -> Iterator[KernelCase]:
-    """None off CUDA."""
+    """The cases; there are none off CUDA."""
     if device.type != "cuda":
         return
     few_windows = [(*given[:3], given[3] * 8) for given in _OSS_WINDOW]
@@ -387,7 +387,7 @@ def _mixed(form: MixtureForm, shape: _Shape, x: Tensor, routed: Routed, residual
 
 @cache
 def _noise(rows: int, columns: int, device: torch.device) -> Tensor:
-    """In place of what a launch that is left out would make."""
+    """Random numbers in place of the result of a launch that is left out."""
     return torch.randn(rows, columns, device=device).bfloat16()
 
 

@@ -46,7 +46,7 @@ class AnswerHead(msgspec.Struct, frozen=True):
 
     @property
     def fields(self) -> dict[str, str | int]:
-        """What every chunk of a stream says of it."""
+        """The fields that every chunk of a stream has."""
         return {"id": self.id, "created": self.created, "model": self.model}
 
 

@@ -23,7 +23,7 @@ from gateway.api.request import (
 from protocol.sampling import MAX_LOGPROBS
 
 DEFAULT_MAX_TOKENS: Final = 16
-"""As in OpenAI's API."""
+"""OpenAI's default."""
 
 MAX_PROMPTS: Final = 64
 """Each prompt is a turn with `n` choices."""

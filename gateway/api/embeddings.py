@@ -22,7 +22,7 @@ from gateway.api.json_body import decode_object, typed_body
 from gateway.api.request import ChatRequest, TokenId, session_of
 
 MAX_INPUTS: Final = 2048
-"""As in OpenAI's API."""
+"""OpenAI's limit."""
 
 _UNREAD: Final[Mapping[str, tuple[object, ...]]] = {
     "truncate_prompt_tokens": (),

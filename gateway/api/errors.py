@@ -45,7 +45,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ErrorObject(msgspec.Struct):
-    """What went wrong: `message` for people; `code` and `param` (the field) for programs."""
+    """The error: `message` for people; `code` and `param` (the field) for programs."""
 
     message: str
     type: str
@@ -122,7 +122,7 @@ class ApiError(HermaError):
 
     @property
     def wait_s(self) -> int | None:
-        """What clients are told to wait for, in seconds."""
+        """The time in seconds after which clients are told to retry."""
         if self.retry_after_s is None or self.is_lasting:
             return None
         return min(self.retry_after_s, MAX_RETRY_AFTER_S)

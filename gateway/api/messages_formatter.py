@@ -144,14 +144,16 @@ class MessageObject(msgspec.Struct):
 
 
 class ErrorDetails(msgspec.Struct):
-    """What clients go on by: behind this code the SDK's tool runner sends whole conversations."""
+    """The code on which clients act: after this code the SDK's tool runner sends whole
+    conversations.
+    """
 
     error_code: str
     unsupported: list[str]
 
 
 class MessageErrorObject(msgspec.Struct):
-    """What went wrong."""
+    """The error in the form of the Messages API."""
 
     type: str
     message: str
@@ -328,7 +330,7 @@ class MessageStream:
         return opening + self._delta(b"text_delta", b"text", text)
 
     def _cited(self, annotations: Sequence[Annotation]) -> bytes:
-        """What the open text refers to."""
+        """The citations of the open text."""
         deltas = [
             b',"delta":{"type":"citations_delta","citation":%b}}' % _encode(one)
             for one in _citations(annotations)

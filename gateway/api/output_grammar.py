@@ -62,7 +62,7 @@ _OPTIONS_BESIDE: Final = frozenset(
         "_backend_was_auto",
     }
 )
-"""What vLLM has beside the kinds: how its backends go about it."""
+"""vLLM's fields beside the kinds: options of its backends."""
 
 GRAMMAR_FIELDS: Final = frozenset({*_FIELDS, _NESTED})
 

@@ -65,7 +65,7 @@ class InputTokens(msgspec.Struct):
 
 
 class Deleted(msgspec.Struct):
-    """What was deleted."""
+    """The answer to a deletion: the id and the kind of the deleted object."""
 
     id: str
     object: str

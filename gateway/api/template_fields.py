@@ -48,7 +48,7 @@ def template_kwargs(given: dict[str, Any] | None, raw: dict[str, Any]) -> dict[s
 
 
 def _switches(raw: dict[str, Any]) -> Iterator[object]:
-    """What the fields that switch reasoning say."""
+    """The values of the fields that switch reasoning."""
     for value in map(raw.get, _THINKING):
         kind = value.get("type") if isinstance(value, dict) else None
         yield kind != "disabled" if isinstance(kind, str) else value

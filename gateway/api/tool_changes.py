@@ -36,7 +36,7 @@ def part_of_change(block: Block) -> Block | None:
 
 
 def unread_change(block: Block) -> str | None:
-    """What is ignored of a change, None if nothing is."""
+    """The ignored part of a change; None if all of it is read."""
     if part_of_change(block) is not None:
         return None
     tool = block.get("tool")

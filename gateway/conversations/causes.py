@@ -132,7 +132,9 @@ def _masked_equal(
 
 
 def _changed_parts(before: str, after: str) -> tuple[str, str]:
-    """What `before` and `after` have between their common beginning and where they agree again."""
+    """The parts of `before` and `after` between their common beginning and the place where they
+    agree again.
+    """
     at = _num_equal(before, after)
     one, other = before[at:], after[at:]
     probe = 24

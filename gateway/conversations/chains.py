@@ -20,7 +20,7 @@ MAX_TAIL: Final = 32
 """Messages of the last prompt that are compared when its beginning has changed."""
 ANCHORS: Final = 3
 LONG_RUN: Final = 3
-"""So many messages in a row prove that two prompts belong together."""
+"""This many equal messages in a row prove that two prompts belong together."""
 SHORT: Final = 3
 """Prompts with so few messages may be equal by chance."""
 
@@ -52,11 +52,11 @@ class PromptChains:
         self._by_last: ChainTable = {}
         """Conversations by the newest of their ends."""
         self._by_end: ChainTable = {}
-        """By their other ends."""
+        """The chains by the ends of their other prompts."""
         self._unanswered: ChainTable = {}
         """Those whose prompt may come again, by each of their ends."""
         self._by_anchor: ChainTable = {}
-        """By the last messages of their last prompts."""
+        """The chains by the last messages of their last prompts."""
         self._unanchored: set[KnownConversation] = set()
         """Those that are not in `_by_anchor` yet: few prompts look there, and by then most
         conversations have another last prompt.

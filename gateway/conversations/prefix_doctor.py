@@ -22,7 +22,9 @@ from gateway.conversations.conversation import KnownConversation, SentPrompt
 from protocol.tokens import TOKEN_BYTES
 
 MAX_BYTES: Final = 256 * 2**20
-"""Of the last prompts of all conversations. Once they take more, an eighth of it is freed."""
+"""The bound on the last prompts of all conversations. When they exceed it, an eighth of it is
+freed.
+"""
 MAX_STRANDS: Final = 3
 """Prompts of one conversation to one model: its own, and side calls and subagents under the same
 name.

@@ -193,7 +193,7 @@ def _expected(ending: _Ending) -> Expected:
 
 
 def _expected_of(found: list[_Counts]) -> Expected:
-    """What the counts of groups say, the widest first."""
+    """The expectation by the counts of groups, the widest group first."""
     chance, shares = 0.5, [1.0 / _NUM_BINS] * _NUM_BINS
     for counts in found:
         total = counts.returned + counts.lost
@@ -222,7 +222,7 @@ def _median_s(shares: list[float]) -> float:
 
 
 def _sharpened(expected: Expected, hint: Hint) -> Expected:
-    """What is expected if the client's hint holds as well."""
+    """The expectation if the client's hint is taken into account."""
     chance, within_s = expected
     if hint.comes:
         chance = max(chance, 0.98)

@@ -137,7 +137,7 @@ class AgentStep:
 
     @property
     def facts(self) -> ResultFacts:
-        """What the result says; nothing, where there is no call."""
+        """The facts of the result; empty if there is no call."""
         return self._reader.facts(self.result) if self.tool else _NO_FACTS
 
     def has_call_of(self, other: "AgentStep", strictness: Strictness) -> bool:
@@ -265,7 +265,7 @@ def call_hash(tool: str, arguments: str, strictness: Strictness) -> int:
 
 
 def result_facts(text: str) -> ResultFacts:
-    """What `text` says, a result."""
+    """The facts in `text`, which is a result."""
     head, plain = text[:_HEAD_CHARS], plain_of(text)
     is_error = _ERROR.search(_NO_ERROR.sub("", head)) is not None
     return ResultFacts(

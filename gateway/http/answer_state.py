@@ -32,7 +32,7 @@ class AnswerState(LifeEnum):
 
 
 class AnswerEvent(LifeEnum):
-    """What happens to an answer."""
+    """An event of an answer's life."""
 
     SILENCE = "the client has waited for long"
     CONTENT = "content comes"

@@ -26,7 +26,7 @@ _TOKENS: Final = tuple(float(4**power) for power in range(14))
 
 
 class _Kind(NamedTuple):
-    """What distinguishes series. `error` is the HTTP status of a request that failed."""
+    """The labels of a series. `error` is the HTTP status of a request that failed."""
 
     operation: str
     provider: str

@@ -70,7 +70,7 @@ _COMPILED: Final = "<template>"
 _REMEDY: Final = "Send them in another form, or set 'chat_template' in [[models]]."
 
 _TOOLS_IN_SYSTEM: Final = "'tools' in message"
-"""In the template of Phi-4-mini, which looks for tools in a field of the system turn only."""
+"""A part of Phi-4-mini's template, which looks for tools only in a field of the system turn."""
 
 
 class ChatTemplate:
@@ -117,7 +117,7 @@ class ChatTemplate:
 
     @property
     def remarks(self) -> list[str]:
-        """What an operator should know of the template, a line each."""
+        """Remarks about the template for operators, a line each."""
         if not self._traits.is_usable:
             place = "" if self._refusal is None else self._place_of(self._refusal)
             return [f"it refuses every question: {self._refusal}{place}"]
@@ -166,7 +166,7 @@ class ChatTemplate:
         raise invalid("messages", text, code="template_refused") from refusal
 
     def _place_of(self, refusal: BaseException) -> str:
-        """In which line of the template the refusal was raised; empty if in none."""
+        """The line of the template that raised the refusal, in words; empty if no line did."""
         lines = [
             line
             for frame, line in traceback.walk_tb(refusal.__traceback__)

@@ -113,7 +113,7 @@ class ModelText:
             **tokens,
             "chat_template": sources.get(_DEFAULT),
         }
-        """What clients need to know that encode and render themselves."""
+        """The facts for clients that encode and render themselves."""
         tokenizer = self.encoder.tokenizer
         self.bound = token_bound(tokenizer, tokenizer_json)
         """The fewest tokens of a text, where its bytes tell."""
@@ -139,7 +139,7 @@ class ModelText:
 
     @property
     def remarks(self) -> list[str]:
-        """What an operator should know of the model's text files, a line each."""
+        """Remarks about the model's text files for operators, a line each."""
         remarks = [*self._misstated] if self.eos_ids else [_ENDLESS, *self._misstated]
         for name, template in self._templates.items():
             which = "" if name == _DEFAULT else f" {name}"

@@ -73,7 +73,7 @@ class Archive:
 
     @property
     def trouble(self) -> str:
-        """What does not work now, in words for operators; empty if all does."""
+        """The present trouble in words for operators; empty if there is none."""
         return self._trouble.words
 
     @property

@@ -144,7 +144,7 @@ class FairShares:
         return self.total(key) + QUEUE_FACTOR * waiting + OWN_FACTOR * cost
 
     def total(self, key: str) -> float:
-        """What the key's sequences were served together. The key must be active."""
+        """The tokens that all sequences of the key were served. The key must be active."""
         return self._keys.members[key].sessions.total
 
     def clock(self, key: str) -> tuple[float, int]:

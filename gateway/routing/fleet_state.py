@@ -426,7 +426,7 @@ class FleetState:
         return *effects, *self._settle(worker.models, now)
 
     def demands(self, now: float) -> Effects:
-        """What workers that take turns should know of the work for them."""
+        """The messages that tell workers that take turns of the work for them."""
         return self._sleepers.demands(now)
 
     @property

@@ -22,13 +22,15 @@ from gateway.runtime.tick import coalesced_tick
 
 _PERIOD_S: Final = 12.8
 _GROWTH_BYTES: Final = 4 * 2**20
-"""So much more memory is resident before mappings are read again, which takes 5 ms of a thread."""
+"""Mappings are read again after the resident memory has grown by this much; a reading takes 5 ms of
+a thread.
+"""
 _HUGE_BYTES: Final = 2 * 2**20
 MADV_COLLAPSE: Final = 25
 """Since Linux 6.1; an older one refuses it."""
 _READ_BYTES: Final = 2**16
 _DENSE: Final = 0.8
-"""Of a mapping at least so much must be resident, because all of a huge page is."""
+"""The least resident share of a mapping, because a huge page is resident as a whole."""
 _SMAPS: Final = Path("/proc/self/smaps")
 _SETTING: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 _MAPPING: Final = re.compile(

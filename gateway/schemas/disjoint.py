@@ -136,7 +136,7 @@ def _types_of(part: Json, values: list[Any] | None) -> frozenset[str]:
 
 
 def _type_of(value: object) -> str:
-    """By its value: 2.0 is an integer."""
+    """The JSON type of a value; 2.0 is an integer."""
     is_whole = isinstance(value, float) and value == int(value)
     return "integer" if is_whole else type_of(value)
 

@@ -46,7 +46,7 @@ class _Joiner:
         self._closed = closed
         self._num_left = _MAX_STEPS
         self._tried: dict[int, Json] = {}
-        """By their ids, the schemas that stay as they are from now on, with all that is within."""
+        """The schemas that stay as they are from now on, with all their parts, by their ids."""
 
     def join_within(self, schema: Json | bool) -> None:
         """The schema and each that is written in it, those within first."""

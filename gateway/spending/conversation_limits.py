@@ -52,7 +52,7 @@ def limit_error(reached: SumReached, currency: str) -> ApiError:
 
 
 def word_of(reached: SumReached) -> str:
-    """What was reached, as the configuration names it."""
+    """The name of the reached limit in the configuration."""
     return {"seconds": "minutes", "cost": "money"}.get(reached.what, reached.what)
 
 

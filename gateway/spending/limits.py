@@ -81,7 +81,7 @@ class MoneyReservation(msgspec.Struct, frozen=True):
 
     @property
     def cost(self) -> int:
-        """In micro-units; 0 if the price is unknown."""
+        """The cost in micro-units; 0 if the price is unknown."""
         return self.worst.cost or 0
 
 
@@ -96,7 +96,9 @@ class LimitWindow(msgspec.Struct, frozen=True):
 
     @property
     def left(self) -> int:
-        """What may still be reserved; negative if a provider charged more than was reserved."""
+        """The amount that may still be reserved; negative if a provider charged more than was
+        reserved.
+        """
         return self.limit - self.spent - self.reserved
 
     @property

@@ -239,7 +239,7 @@ def network_of(host: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    """As Go writes durations, which OpenAI's headers hold: 120ms, 8s, 6m0s."""
+    """A duration in Go's form, which OpenAI's headers have: 120ms, 8s, 6m0s."""
     if seconds < 1:
         return f"{math.ceil(1000 * seconds)}ms"
     minutes, rest = divmod(math.ceil(seconds), 60)

@@ -80,7 +80,7 @@ def report(findings: Sequence[Finding]) -> list[str]:
 
 
 def looked_at(config_path: Path | None) -> Iterator[str]:
-    """What was examined: words for the end of the report."""
+    """The names of the examined things, for the end of the report."""
     names = (check.__name__.removeprefix("check_").replace("_", " ") for check in OF_HOST)
     yield f"looked at this host: {', '.join(names)}"
     names = (check.__name__.removeprefix("check_").replace("_", " ") for check in OF_CONFIG)

@@ -57,7 +57,7 @@ class Fp8Weight:
 
     @property
     def nbytes(self) -> int:
-        """What values and scales take."""
+        """The bytes of values and scales."""
         return self.values.nbytes + self.scales.nbytes
 
     def to(self, device: torch.device) -> "Fp8Weight":
@@ -97,7 +97,7 @@ class DualWeight:
 
     @property
     def nbytes(self) -> int:
-        """What both take."""
+        """The bytes of both forms."""
         return self.dense.nbytes + self.fp8.nbytes
 
     def of_rows(self, num_rows: int) -> Tensor | Fp8Weight:
@@ -106,7 +106,7 @@ class DualWeight:
 
 
 Weight = Tensor | Fp8Weight | DualWeight | Int4Weight | Mxfp4Weight
-"""What a product takes: [N, K], row-major. The last is for experts only."""
+"""The weights that a product accepts: [N, K], row-major. The last is for experts only."""
 
 
 def parts_of(weight: Tensor | Fp8Weight) -> tuple[Tensor, Tensor | None, int]:

@@ -67,7 +67,7 @@ class Int4Weight:
 
     @property
     def nbytes(self) -> int:
-        """What all parts take."""
+        """The bytes of all parts."""
         parts = (self.words, self.scales, self.zeros, self.order)
         return sum([part.nbytes for part in parts if part is not None])
 

@@ -91,10 +91,10 @@ _ROUNDING: Final = tuple(
 """The tiles of many rows for weights with scales by block. Few sizes, as each is compiled."""
 
 _BEGINNING: Final = 400_000
-"""What a program takes beside its products, as a number of those of a warp group (`_cost`)."""
+"""The cost of a program beside its products, as a number of products of a warp group (`_cost`)."""
 
 _FEWER_GROUPS: Final = {2: 1.1}
-"""What products of fewer warp groups than three take longer."""
+"""The factor by which products of fewer than three warp groups take longer."""
 
 _WIDE_WEIGHTS: Final = 2**23
 """The fewest weights of a product by the wide kernel without a measurement: one of 3 million is
@@ -193,7 +193,7 @@ def _choose(
 def _measured(
     table: Mapping[Product, Config | None], op: Op, rows: int, num_weight_rows: int, depth: int
 ) -> Config | None:
-    """What a table has; else `_UNKNOWN`."""
+    """The configuration in a table; else `_UNKNOWN`."""
     # Two to eight rows that were not measured are padded to 16.
     padded = (_FEW_ROWS, _ROWS_AT_ONCE) if 1 < rows < _ROWS_AT_ONCE else ()
     keys = [(op.value, size, num_weight_rows, depth) for size in (rows, *padded)]

@@ -41,9 +41,9 @@ loaded ahead.
 _MANY_WEIGHT_ROWS: Final = 16384
 _MAX_SPLITS: Final = 16
 _FIXED_STEPS: Final = 4
-"""What a program's beginning and end take, in steps of a team."""
+"""The time of a program's beginning and end, in steps of a team."""
 _SPLIT_STEPS: Final = 3
-"""What sums take by way of other programs."""
+"""The time to exchange sums with other programs, in steps of a team."""
 
 
 class CardLimits(NamedTuple):

@@ -38,7 +38,7 @@ _BARRIER_BYTES: Final = 16
 _DIGIT_BYTES: Final = 4
 """The bytes of one number, in a row of x that is kept whole in shared memory."""
 _FOUND_BYTES: Final = 8
-"""What a warp has found of its part of such a row."""
+"""The bytes of a warp's result for its part of such a row."""
 _OTHER_SUMS: Final = 5
 """Float32 numbers that a row of x has in shared memory beside the sums of the tile: one for its sum
 of squares, and four that keep rows out of each other's banks.

@@ -41,7 +41,7 @@ class Mxfp4Weight:
 
     @property
     def nbytes(self) -> int:
-        """What both take."""
+        """The bytes of numbers and scales."""
         return self.pairs.nbytes + self.powers.nbytes
 
     def to(self, device: torch.device) -> "Mxfp4Weight":

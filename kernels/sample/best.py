@@ -19,7 +19,7 @@ _NUM_WARPS = 4
 
 @triton.jit
 def _ground(top):
-    """What powers are taken above: 0 where there is no finite best."""
+    """The number that is subtracted before exponentiation: 0 where there is no finite maximum."""
     return tl.where(tl.abs(top) == float("inf"), 0.0, top)
 
 

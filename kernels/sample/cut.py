@@ -114,7 +114,7 @@ def _top_k_cut(sums_ptr, found_ptr, row, num_rows, top_k, vocab_size, DIGITS: tl
 
 @triton.jit
 def _share_target(sums_ptr, at, top_p):
-    """What must stand above a token that top_p leaves out, as an integer."""
+    """The least share above a token that top_p leaves out, as an integer."""
     total = tl.load(sums_ptr + 4 * at + 3)
     return tl.maximum(tl.ceil(top_p.to(tl.float64) * total.to(tl.float64)).to(tl.int64), 1)
 

@@ -26,7 +26,9 @@ _UNREADABLE: Final = frozenset({b"br", b"compress", b"dcb", b"dcz", b"x-compress
 _MEMBER: Final = b"\x1f"
 """Begins a member of gzip."""
 MAX_INFLATED_BYTES: Final = 2**24
-"""What one read may become: 256 times a read of 64 KiB. No text of a model is that much alike."""
+"""The bound on the decompressed bytes of one read: 256 times a read of 64 KiB. No text of a model
+compresses that much.
+"""
 
 
 _ZLIB_HEAD: Final = 2
@@ -44,7 +46,7 @@ class _Inflater:
         self._begun = b""
 
     def decompress(self, data: bytes) -> bytes:
-        """What `data` goes on with. Raises `zlib.error`."""
+        """The decompressed bytes that `data` adds. Raises `zlib.error`."""
         if not self._has_begun:
             data = self._begun = self._begun + data
             if len(data) < _ZLIB_HEAD:

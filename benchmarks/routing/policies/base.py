@@ -17,7 +17,7 @@ from protocol.messages import BlocksDropped, BlocksStored, Load
 
 
 class Placed(NamedTuple):
-    """This turn goes to that worker now."""
+    """A placement: this turn goes to that worker now."""
 
     turn: int
     worker: int

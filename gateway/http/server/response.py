@@ -45,7 +45,7 @@ class Framing:
 
     @property
     def leaves_as(self) -> ResponseEvent:
-        """What a part of the body leaves as."""
+        """The event by which a part of the body leaves."""
         if self._is_silent or self._num_left is not None:
             return PIECE
         return CHUNK if self._is_chunked else STRETCH

@@ -28,7 +28,7 @@ class ResponseState(LifeEnum):
 
 
 class ResponseEvent(LifeEnum):
-    """What the app does with a response."""
+    """An event of a response's life: what the app sends."""
 
     OPEN = "the app gives its head"
     FORGET = "the app failed before anything left"

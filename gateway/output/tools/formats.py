@@ -281,7 +281,7 @@ _SIGNS: Final = (
     (llama.PYTHON_TAG, "llama3_json"),
     (llama.PYTHON_START, "llama3_json"),
 )
-"""What templates contain, the clearest signs first."""
+"""Texts that templates of a format contain, the clearest signs first."""
 _LLAMA_HEADS: Final = ("<|start_header_id|>", "<|header_start|>")
 """The beginnings of turns in templates of Llama 3 and 4."""
 _SHOWS_TOOLS: Final = re.compile(r"\b(tools|tool_calls|functions)\b")

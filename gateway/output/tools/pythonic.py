@@ -213,12 +213,12 @@ def _long_string(mark: str) -> Read[tuple[str, str]]:
 
 
 def _meaning(char: str) -> Read[str]:
-    """What a character of a text means, with those behind a backslash."""
+    """The meaning of a character in a text, escapes included."""
     return (yield from _escape()) if char == "\\" else char
 
 
 def _escape() -> Read[str]:
-    """What a backslash and the characters behind it mean; an unknown escape stays as it is."""
+    """The meaning of an escape; an unknown escape stays as it is."""
     char = yield
     if char in _HEX:
         digits = ""

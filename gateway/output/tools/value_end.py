@@ -15,7 +15,7 @@ closing tag, and what may come next.
 """
 
 NAME: Final = ""
-"""In the place of a tag, the name of a function; another tag follows it."""
+"""Stands in a path for the name of a function, which another tag follows."""
 
 
 class ExampleCall(NamedTuple):

@@ -7,6 +7,7 @@ know what is logged.
 import logging
 import sys
 import time
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -48,6 +49,23 @@ class _EventsInWords(logging.Formatter):
         return super().format(record)
 
 
+class _Marked(logging.Formatter):
+    """The lines of another formatter, with the level that `style` puts before them."""
+
+    def __init__(
+        self,
+        inner: logging.Formatter,
+        style: LogStyle,
+        level_of: Callable[[logging.LogRecord], int],
+    ) -> None:
+        super().__init__()
+        self._inner, self._log_style, self._level_of = inner, style, level_of
+
+    def format(self, record: logging.LogRecord) -> str:
+        level = logging.getLevelName(self._level_of(record)).lower()
+        return self._log_style.marked(level, self._inner.format(record))
+
+
 def start_log(label: str, style: LogStyle) -> None:
     """Write the log of this process, `label` among several, to stderr. If the style names no form,
     lines are text, except that events are JSON objects.
@@ -62,11 +80,13 @@ def start_log(label: str, style: LogStyle) -> None:
 
     writer = LineWriter(sys.stderr, lost)
     handler = _handler_of(writer)
-    handler.setFormatter(_JsonLines(source) if as_json else logging.Formatter(text))
+    usual = _JsonLines(source) if as_json else logging.Formatter(text)
+    handler.setFormatter(_Marked(usual, style, lambda record: record.levelno))
     logging.basicConfig(handlers=[handler], level=least)
     handler = _handler_of(writer)
     in_words = style.form == "text"
-    handler.setFormatter(_EventsInWords(text) if in_words else logging.Formatter("%(message)s"))
+    of_events = _EventsInWords(text) if in_words else logging.Formatter("%(message)s")
+    handler.setFormatter(_Marked(of_events, style, _level_of))
     handler.addFilter(lambda record: _level_of(record) >= least)
     events = logging.getLogger(EVENTS_LOGGER)
     events.setLevel(logging.INFO)

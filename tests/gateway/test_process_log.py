@@ -1,6 +1,7 @@
 """The form and the level of the gateway's log, in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -63,6 +64,23 @@ def test_in_json_each_line_is_an_object() -> None:
     assert found[0]["source"] == "gateway [0/2]"
     assert found[2]["worker"] == "gpu0"
     assert "ValueError: in a trace" in found[3]["text"]
+
+
+@pytest.mark.parametrize("form", ["", "text", "json"])
+def test_the_journal_knows_the_level_of_each_line(form: str) -> None:
+    """Only where stderr is what systemd has connected with it: a redirection gets lines alone."""
+    reader, writer = os.pipe()
+    found = os.fstat(writer)
+    stream = f"{found.st_dev}:{found.st_ino}"
+    environ = {"JOURNAL_STREAM": stream, "HERMA_LOG_FORMAT": form}
+    argv = [sys.executable, "-c", PROGRAM]
+    subprocess.run(argv, env=environ, stderr=writer, timeout=300, check=True)
+    os.close(writer)
+    with os.fdopen(reader) as lines:
+        marks = [line[:3] for line in lines]
+    assert marks[:3] == ["<6>", "<4>", "<4>"]
+    assert {*marks[3:]} == {"<3>"}
+    assert not any(line.startswith("<") for line in lines_of(**environ))
 
 
 def test_a_level_holds_for_events_too() -> None:

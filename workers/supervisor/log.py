@@ -37,7 +37,7 @@ class WorkerLog:
     ) -> None:
         self.beside_gateway = beside_gateway
         self._name = name
-        self._as_json = style.form == "json"
+        self._style = style
         self._least = LEVELS.index(style.level)
         self._stream = sys.stderr if stream is None else stream
         self._lines: queue.Queue[str | None] = queue.Queue(_MAX_LINES)
@@ -79,9 +79,11 @@ class WorkerLog:
             self._put(self._line(level, source, text))
 
     def _line(self, level: str, source: str, text: str) -> str:
-        if self._as_json:
-            return json_line(time.time(), level, source, text)
-        return f"{_now()} {level.upper()} {source}: {text}"
+        if self._style.form == "json":
+            line = json_line(time.time(), level, source, text)
+        else:
+            line = f"{_now()} {level.upper()} {source}: {text}"
+        return self._style.marked(level, line)
 
     def _put(self, line: str | None) -> None:
         try:

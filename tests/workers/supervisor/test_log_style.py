@@ -43,6 +43,8 @@ def test_a_level_leaves_out_what_is_below_it() -> None:
         "warning": every[2:],
         "error": every[3:],
     }
+    marked = _all_lines(LogStyle(is_journal=True))
+    assert [line[:3] for line in marked] == ["<6>", "<6>", "<4>", "<3>"]
     levels = [json.loads(line)["level"] for line in _all_lines(LogStyle("json", "warning"))]
     assert levels == ["warning", "error"]
 

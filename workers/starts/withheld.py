@@ -8,12 +8,16 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
+from housekeeping.log_lines import FORMAT_VARIABLE, LEVEL_VARIABLE
+
 WITHHELD: Final = "(not recorded)"
 
 _ALLOWED: Final = ("CUDA_", "NVIDIA_", "NCCL_", "VLLM_", "OMP_", "HERMA_")
 _ALLOWED_NAMES: Final = ("LD_PRELOAD",)
-_NOT_OF_THE_START: Final = ("HERMA_RUNTIME_DIR",)
-"""Directories of sockets, which change with each session of a user."""
+_NOT_OF_THE_START: Final = ("HERMA_RUNTIME_DIR", FORMAT_VARIABLE, LEVEL_VARIABLE)
+"""Directories of sockets, which change with each session of a user, and the form of the log, which
+is another on a terminal.
+"""
 
 _SHOWN: Final = (
     *_ALLOWED,

@@ -47,6 +47,8 @@ def test_the_allow_list_of_variables() -> None:
         "CUDA_VISIBLE_DEVICES": "0",
         "VLLM_API_KEY": SECRET,
         "HERMA_RUNTIME_DIR": "/run/x",
+        "HERMA_LOG_FORMAT": "text",
+        "HERMA_LOG_LEVEL": "info",
         "HOME": "/h",
         "LD_PRELOAD": "/x.so",
     }

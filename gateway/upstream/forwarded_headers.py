@@ -8,7 +8,7 @@ side's account, and those that the gateway sets itself. Must not know providers.
 from collections.abc import Sequence
 from typing import Final
 
-from gateway.upstream.redaction import Redaction
+from protocol.redaction import Redaction
 
 Header = tuple[bytes, bytes]
 """A name in lower case, and its value as it was received."""

@@ -50,7 +50,6 @@ from gateway.upstream.provider_failures import (
     first_bytes,
     is_refusal,
 )
-from gateway.upstream.redaction import Redaction
 from gateway.upstream.relay import BadStream, StreamRelay
 from gateway.upstream.sse import EventTooLarge, ProviderEventSplitter
 from gateway.upstream.stream_end import StreamEnd
@@ -65,6 +64,7 @@ from protocol.errors import (
     HttpError,
 )
 from protocol.reading import FAULTS
+from protocol.redaction import Redaction
 from protocol.transport import HttpClient, HttpResponse
 from protocol.version import VERSION
 

@@ -25,7 +25,7 @@ from gateway.upstream.error_words import (
     without_credit_in,
 )
 from gateway.upstream.forwarded_headers import Header, forwarded_to_client
-from gateway.upstream.redaction import Redaction, without_inner_words
+from gateway.upstream.redaction import without_inner_words
 from gateway.upstream.relay import BadStream
 from gateway.upstream.retry_after import retry_after_in, retry_after_s
 from protocol.errors import (
@@ -37,6 +37,7 @@ from protocol.errors import (
     ReadTimeout,
     WriteTimeout,
 )
+from protocol.redaction import Redaction
 from protocol.transport import HttpResponse
 
 MAX_WORDS_BYTES: Final = 2**16

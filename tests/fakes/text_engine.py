@@ -105,7 +105,9 @@ class TextHandler(Handler):
         if body["model"] != MODEL:
             self._json(404, {"error": {"message": f"no model {body['model']}"}})
         elif unknown:
-            self._json(422, {"error": {"message": f"unknown field {unknown[0]}"}})
+            asked_by = self.headers.get("authorization", "nobody")
+            text = f"unknown field {unknown[0]}, asked by {asked_by}"
+            self._json(422, {"error": {"message": text}})
         elif self.settings.die_at is not None and len(str(body)) > self.settings.die_at:
             print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.37 GiB")
             sys.stdout.flush()

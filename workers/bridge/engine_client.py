@@ -15,6 +15,7 @@ import trio
 
 from protocol.errors import ConfigError, ConnectError, HermaError, HttpError, KeptConnectionClosed
 from protocol.messages import RejectReason
+from protocol.redaction import Redaction
 from protocol.transport import HttpClient, HttpResponse
 from workers.external import (
     AnswerPiece,
@@ -86,7 +87,12 @@ class EngineClient:
         )
         self._key = [] if api_key is None else [(b"authorization", f"Bearer {api_key}".encode())]
         self._headers = [(b"content-type", b"application/json"), *self._key]
+        self._redaction = Redaction([] if api_key is None else [api_key.encode()])
         self._configured_health = self._health_target = health
+
+    def redacted(self, words: bytes) -> bytes:
+        """The `words` of an engine about a failure, without its key."""
+        return self._redaction.of(words)
 
     def close(self) -> None:
         """Close idle connections."""
@@ -117,7 +123,7 @@ class EngineClient:
             connect_s=CONNECT_S,
             read_s=math.inf,
         ) as response:
-            body = await _start_of(response, _MAX_ERROR_BYTES)
+            body = self.redacted(await _start_of(response, _MAX_ERROR_BYTES))
         return response.status, " ".join(body.decode(errors="replace").split())[:_MAX_SHOWN]
 
     async def health(self) -> int:

@@ -40,6 +40,7 @@ _NOT_RELAYED: Final = frozenset(
 )
 """Headers about the connection to the engine, or about bytes that our client has decompressed."""
 _ROOT: Final = "/v1/"
+_REFUSED: Final = 400
 _MAX_NAME_BYTES: Final = 1024
 _MAX_VALUE_BYTES: Final = 2**14
 _MAX_HEADERS: Final = 128
@@ -116,7 +117,8 @@ class Relayed(BridgeRequest):
             self._begin(response)
             async for data in response.body:
                 self._on_progress(self, 1)
-                await self._pass_on(data)
+                is_refusal = response.status >= _REFUSED
+                await self._pass_on(self._work.client.redacted(data) if is_refusal else data)
 
     def _begin(self, response: HttpResponse) -> None:
         self.is_accepted = True

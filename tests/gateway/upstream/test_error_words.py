@@ -10,7 +10,8 @@ import pytest
 from gateway.api import Failed, UpstreamBody, message_error
 from gateway.upstream import ChatEvents
 from gateway.upstream.error_words import OVERFLOW, error_of, has_form
-from gateway.upstream.redaction import Redaction, without_inner_words
+from gateway.upstream.redaction import without_inner_words
+from protocol.redaction import Redaction
 
 WINDOW, TOKENS = 4096, 5000
 
@@ -266,6 +267,24 @@ def test_a_short_key_is_no_part_of_a_word() -> None:
     )
     assert not redaction.is_in(b"a task")
     assert redaction.is_in(b"Bearer EMPTY")
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        (rb'{"a": "key \u0073k-abc/def+12345="}', b'{"a": "key [redacted]"}'),
+        (rb'{"a": "key sk-abc\/def+12345="}', b'{"a": "key [redacted]"}'),
+        (
+            rb'{"a": "\u0022sk-abc\/def\u002b12345\u003D\u0022"}',
+            rb'{"a": "\u0022[redacted]\u0022"}',
+        ),
+        (rb'{"a": "no key\/\u0073 \u00e9"}', rb'{"a": "no key\/\u0073 \u00e9"}'),
+    ],
+)
+def test_a_key_is_hidden_however_json_writes_it(told: bytes, shown: bytes) -> None:
+    """PHP writes `\\/`, and any character may be written by its number."""
+    redaction = Redaction([b"sk-abc/def+12345="])
+    assert redaction.of(told) == shown
 
 
 @pytest.mark.parametrize(

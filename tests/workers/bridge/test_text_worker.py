@@ -63,7 +63,7 @@ async def body_of(gateway: GatewayEnd, attempt: int = 1) -> bytes:
 
 async def test_a_chat_passes_unchanged(tmp_path: Path) -> None:
     """A launched server without `/health`: its facts, its window, the bytes of its answer, the
-    digests of the prompt among what it holds; tokens are refused.
+    digests of the prompt among what it holds; tokens are refused, and no refusal tells the key.
     """
     port = str(free_ports(1))
     launch = {"argv": stub_argv(port, kind="openai", key="sk-1")}
@@ -93,6 +93,9 @@ async def test_a_chat_passes_unchanged(tmp_path: Path) -> None:
             gateway.send(submission(b"b" * 16))
             rejected = await gateway.wait(Rejected)
             assert "takes text" in rejected.detail
+            refused = relay("/v1/chat/completions", chat(x_refused=1))
+            gateway.send(msgspec.structs.replace(refused, attempt=2))
+            assert b"asked by Bearer [redacted]" in await body_of(gateway, 2)
             kill_launched(port)
             await gateway.wait(Fault)
 

@@ -1,5 +1,6 @@
 """POST /tokenize and /detokenize over real HTTP, with the tokenizer that a worker brought."""
 
+import threading
 from typing import Any
 
 import msgspec
@@ -9,6 +10,7 @@ import trio
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
 from gateway.link import model_files
+from gateway.prompt import STEP_CHARS, stepwise
 from gateway.turn.model_texts import MAX_CHARS_AT_ONCE
 from protocol.messages import Files, GetFiles, Submit
 from tests.fakes.provider import FakeProvider, open_provider
@@ -112,6 +114,22 @@ async def test_a_text_that_cannot_be_cut_is_refused_beyond_a_bound() -> None:
             reply = await whole.post(path, model="alpha", **fields)
             assert reply.status == 400, path
             assert "place to cut" in reply.json["error"]["message"]
+
+
+async def test_a_long_text_is_cut_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop, in which all streams run, does not look through it."""
+    threads: list[threading.Thread] = []
+
+    def pieces_of(text: str) -> list[str]:
+        threads.append(threading.current_thread())
+        return [text]
+
+    monkeypatch.setattr(stepwise, "pieces_of", pieces_of)
+    async with whole_gateway() as whole:
+        await whole.post("/tokenize", prompt=LONG)
+        await whole.post("/v1/completions", model="alpha", prompt="0" * (STEP_CHARS + 1))
+    assert threads
+    assert threading.main_thread() not in threads
 
 
 async def test_nothing_is_no_tokens() -> None:

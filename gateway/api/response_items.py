@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from gateway.api.errors import invalid
+from protocol.reading import objects_in
 
 MAX_PAGE: Final = 100
 PAGE: Final = 20
@@ -145,9 +146,21 @@ def with_named(items: Iterable[Item], found: Mapping[str, Item]) -> list[Item]:
 
 
 def _is_reference(item: Item) -> bool:
-    """Whether it only names a stored item; its type may be absent."""
+    """Whether it only names a stored item; its type may be absent. Reasoning without anything to
+    read names the stored one: of OpenAI's own a client has no more than the id to send back.
+    """
     kind = item.get("type")
+    if kind == "reasoning":
+        return _is_hollow(item)
     return kind == "item_reference" or (kind is None and "role" not in item and "id" in item)
+
+
+def _is_hollow(reasoning: Item) -> bool:
+    item_id, blob = reasoning.get("id"), reasoning.get("encrypted_content")
+    if blob or not (isinstance(item_id, str) and item_id.startswith(REASONING_PREFIX)):
+        return False
+    parts = (*objects_in(reasoning.get("content")), *objects_in(reasoning.get("summary")))
+    return not any(part.get("text") for part in parts)
 
 
 def response_of(item_id: str) -> str:

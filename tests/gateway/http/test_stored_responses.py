@@ -17,7 +17,7 @@ from protocol.messages import Submit
 from tests.fakes.responses_checker import ResponsesChecker, check_responses
 from tests.fakes.running_gateway import open_gateway, wait_until
 from tests.fakes.served import PATIENCE_S, Reply, ask, connected, served
-from tests.fakes.text_files import make_tokenizer
+from tests.fakes.text_files import CHAT_TEMPLATE, make_text_files, make_tokenizer
 from tests.fakes.worker import FakeWorker, open_worker, prompt_ids
 
 PATH = "/v1/responses"
@@ -147,6 +147,41 @@ async def test_items_can_be_named_instead_of_sent(tmp_path: Path) -> None:
             await one.create([gone, {"role": "user", "content": "Second"}], key)
         await one.create("Third", previous_response_id=second["id"])
         assert "First question" in await one.prompt()
+
+
+SHOWS_THOUGHTS = CHAT_TEMPLATE.replace(
+    "'<|im_start|>assistant\\n' + message.content",
+    "'<|im_start|>assistant\\n[' + (message.reasoning_content or '') + ']' + message.content",
+)
+
+
+async def test_a_thought_comes_back_by_its_id(tmp_path: Path) -> None:
+    """OpenAI's own reasoning has nothing to send back but its id, so clients keep no more of it:
+    langchain-openai 1.7.4 streams leave `content` empty. The model sees the stored thought, of the
+    same key alone. One that is gone is left out, and a thought that was sent stays as it was sent.
+    """
+    text = "<think>So be it.</think>The weather in Athens is warm."
+    worker = FakeWorker(text=text, files=make_text_files(template=SHOWS_THOUGHTS))
+    async with stored(tmp_path, worker) as one:
+        first = await one.create("First question")
+        thought, said = first["output"]
+        asked = {"role": "user", "content": "First question"}
+        last = {"role": "user", "content": "Second"}
+        await one.create([asked, thought, said, last])
+        expected = await one.prompt()
+        assert "[So be it.]The weather" in expected
+        for content in (None, [], [{"type": "reasoning_text", "text": ""}]):
+            hollow = {"type": "reasoning", "id": thought["id"], "summary": [], "content": content}
+            await one.create([asked, hollow, said, last])
+            assert await one.prompt() == expected
+        await one.create([asked, hollow, said, last], "ben")
+        assert "[]The weather" in await one.prompt()
+        own = {**hollow, "summary": [{"type": "summary_text", "text": "Mine."}]}
+        await one.create([asked, own, said, last])
+        assert "[Mine.]The weather" in await one.prompt()
+        await one.ask("DELETE", f"{PATH}/{first['id']}")
+        await one.create([asked, {**hollow, "id": "rs_1"}, said, last])
+        assert "[]The weather" in await one.prompt()
 
 
 async def test_another_key_s_response_does_not_exist(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ class ByteLru(Generic[_K, _V]):
     """A map from key to value, with `max_bytes` in all; a larger entry is not kept. `size_of` gives
     the bytes of an entry.
 
-    The value of a key never changes. One thread writes; `find` may run in any.
+    The value of a key never changes while it is kept. One thread writes; `find` may run in any.
     """
 
     def __init__(self, max_bytes: int, size_of: Callable[[_K, _V], int]) -> None:
@@ -40,6 +40,12 @@ class ByteLru(Generic[_K, _V]):
     def find(self, keys: Iterable[_K]) -> list[_V | None]:
         """The value of each key, None where it is unknown. Writes nothing: 25 ns per key."""
         return list(map(self._entries.get, keys))
+
+    def drop(self, key: _K) -> None:
+        """Forget the value of a key, if there is one."""
+        value = self._entries.pop(key, None)
+        if value is not None:
+            self.num_bytes -= self._size_of(key, value)
 
     def put(self, entries: Iterable[tuple[_K, _V]]) -> None:
         """Keep values. Known keys count as used now."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Final
 
 import msgspec
@@ -111,7 +111,12 @@ async def answer_by_chain(
             model=target.model,
         )
         try:
-            on_calls = partial(services.kept_calls.note, caller.key, provider.name)
+            on_calls = partial(
+                services.kept_calls.note,
+                caller.key,
+                provider.name,
+                conversation=conversation_of(caller, sent.request),
+            )
             answer = await _ask(
                 provider, sent, target.model, started, emit, bill, on_calls, resumption
             )
@@ -334,6 +339,7 @@ def _request_for(
         ),
         caller.key,
         target.provider,
+        conversation_of(caller, request),
         table.reasoning_field or field_at(url),
     )
     return in_forms(sent, table.cap_field or cap_at(url), table.call_ids or ids_at(url))
@@ -350,12 +356,22 @@ def in_forms(
     return sent._replace(request=msgspec.structs.replace(sent.request, raw=changed))
 
 
+def conversation_of(caller: Caller, request: ChatRequest) -> Callable[[], str]:
+    """The name of the conversation, which takes a hash of its first texts."""
+    return cache(lambda: session_name(caller.key, caller.session or request.session, request))
+
+
 def with_kept(
-    services: Services, sent: ProviderRequest, key: str, source: str, field: str | None
+    services: Services,
+    sent: ProviderRequest,
+    key: str,
+    source: str,
+    conversation: Callable[[], str],
+    field: str | None,
 ) -> ProviderRequest:
     """`sent` with what the upstream `source` wants back of its earlier answers."""
     raw = sent.request.raw
-    restored = services.kept_calls.restored(raw, key, source, field)
+    restored = services.kept_calls.restored(raw, key, source, conversation, field)
     if restored is raw:
         return sent
     return sent._replace(request=msgspec.structs.replace(sent.request, raw=restored))

@@ -20,7 +20,7 @@ from gateway.api import (
 )
 from gateway.routing import Lease, UseProvider
 from gateway.turn.chat_stream import ask_chat, go_on
-from gateway.turn.fallback_chain import emit_whole, in_forms, with_kept
+from gateway.turn.fallback_chain import conversation_of, emit_whole, in_forms, with_kept
 from gateway.turn.model_prompts import PLAIN
 from gateway.turn.open_turns import Emit
 from gateway.turn.relay_job import RelayJob
@@ -121,9 +121,10 @@ class _RelayedChat:
             session="",
             thinking_switch=table.thinking_switch,
         )
-        sent = with_kept(self._services, sent, key, source, table.reasoning_field)
+        named = conversation_of(self._job.caller, request)
+        sent = with_kept(self._services, sent, key, source, named, table.reasoning_field)
         sent = in_forms(sent, table.cap_field, table.call_ids)
-        on_calls = partial(self._services.kept_calls.note, key, source)
+        on_calls = partial(self._services.kept_calls.note, key, source, conversation=named)
         begin = partial(self._begin, lease)
         filtered: AnswerFiltered | None = None
         answer: ProviderAnswer | bytes | None = None

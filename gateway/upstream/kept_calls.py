@@ -7,7 +7,8 @@ clients do not send reasoning back. Bounded in bytes; what is forgotten is not s
 streams, or which upstream is asked.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from typing import Any, Final, final
 
 import msgspec
@@ -22,7 +23,11 @@ _THOUGHTS: Final = frozenset({*REASONING, "reasoning_details", "reasoning_text",
 _ANSWERED: Final = ("refusal", "annotations", "audio", "function_call")
 """Fields of answers that mean nothing when they are null. Clients send them back as they came."""
 
+_COUNTED: Final = re.compile(r"\D*\d{0,4}|.*[^0-9A-Za-z]\d{1,4}", re.DOTALL)
+"""Ids that count calls (`call_0`, `functions.f:0`), so that other conversations have the same."""
+
 _encode: Final = msgspec.json.Encoder().encode
+_Name = tuple[str, str, str, str]
 
 
 class CallsMade(msgspec.Struct, frozen=True):
@@ -44,27 +49,35 @@ class _Kept(msgspec.Struct, frozen=True):
 @final
 class KeptCalls:
     """Keeps the calls of answers. `key` is the client's, `source` names an upstream: only the one
-    that sent a field gets it back.
+    that sent a field gets it back. `conversation` names the one that asks; it is called only for
+    ids that count, which mean a call of that conversation alone.
     """
 
     def __init__(self, max_bytes: int = MAX_KEPT_BYTES) -> None:
-        self._kept: ByteLru[tuple[str, str, str], _Kept] = ByteLru(max_bytes, _size)
+        self._kept: ByteLru[_Name, _Kept] = ByteLru(max_bytes, _size)
 
-    def note(self, key: str, source: str, made: CallsMade) -> None:
-        """Keep the fields that the upstream wants back. The reasoning is kept with the first
-        call.
+    def note(self, key: str, source: str, made: CallsMade, conversation: Callable[[], str]) -> None:
+        """Keep the fields that the upstream wants back, in the place of those of an earlier call
+        with that id. The reasoning is kept with the first call.
         """
         reasoning = made.reasoning if len(made.reasoning) <= MAX_REASONING_CHARS else ""
         entries = []
         for at, (call_id, extra) in enumerate(made.calls):
             thought = "" if at else reasoning
+            name = _name(key, source, call_id, conversation)
+            self._kept.drop(name)
             if extra or thought:
-                entries.append(((key, source, call_id), _Kept(extra, thought, made.field)))
+                entries.append((name, _Kept(extra, thought, made.field)))
         if entries:
             self._kept.put(entries)
 
     def restored(
-        self, raw: dict[str, Any], key: str, source: str, field: str | None = None
+        self,
+        raw: dict[str, Any],
+        key: str,
+        source: str,
+        conversation: Callable[[], str],
+        field: str | None = None,
     ) -> dict[str, Any]:
         """`raw` with what `source` wants back, and with the reasoning of each message under one
         name: `field`. If that is "none", `source` knows no reasoning and may refuse a message with
@@ -78,18 +91,24 @@ class KeptCalls:
         changed: list[Any] | None = None
         for at, one in enumerate(messages):
             if isinstance(one, dict) and one.get("role") == "assistant":
-                message = self._message(one, key, source, field)
+                message = self._message(one, key, source, conversation, field)
                 if message is not one:
                     changed = list(messages) if changed is None else changed
                     changed[at] = message
         return raw if changed is None else {**raw, "messages": changed}
 
     def _message(
-        self, message: dict[str, Any], key: str, source: str, field: str | None
+        self,
+        message: dict[str, Any],
+        key: str,
+        source: str,
+        conversation: Callable[[], str],
+        field: str | None,
     ) -> dict[str, Any]:
         calls = message.get("tool_calls")
         if calls and len(self._kept) and isinstance(calls, list):
-            message = self._with_kept(message, calls, key, source, field)
+            kept = [self._of(call, key, source, conversation) for call in calls]
+            message = _with_kept(message, calls, kept, field)
         if field == "none":
             return _without_thoughts(message)
         named = [name for name in REASONING if name in message]
@@ -102,29 +121,35 @@ class KeptCalls:
         said = next((name for name in told if message[name]), told[0])
         return {**rest, field or said: message[said]}
 
-    def _with_kept(
-        self,
-        message: dict[str, Any],
-        calls: list[Any],
-        key: str,
-        source: str,
-        field: str | None,
-    ) -> dict[str, Any]:
-        found: list[Any] = []
-        thought: _Kept | None = None
-        for call in calls:
-            call_id = call.get("id") if isinstance(call, dict) else None
-            kept = self._kept.get((key, source, call_id)) if isinstance(call_id, str) else None
-            if kept is None:
-                found.append(call)
-                continue
-            thought = kept if kept.reasoning else thought
-            found.append({**kept.extra, **call} if kept.extra else call)
-        if not all(map(_is_same, found, calls)):
-            message = {**message, "tool_calls": found}
-        if thought is not None and field != "none" and not any(map(message.get, REASONING)):
-            message = {**message, field or thought.field: thought.reasoning}
-        return message
+    def _of(
+        self, call: object, key: str, source: str, conversation: Callable[[], str]
+    ) -> _Kept | None:
+        call_id = call.get("id") if isinstance(call, dict) else None
+        if not isinstance(call_id, str):
+            return None
+        return self._kept.get(_name(key, source, call_id, conversation))
+
+
+def _name(key: str, source: str, call_id: str, conversation: Callable[[], str]) -> _Name:
+    return key, source, conversation() if _COUNTED.fullmatch(call_id) else "", call_id
+
+
+def _with_kept(
+    message: dict[str, Any], calls: list[Any], kept: list[_Kept | None], field: str | None
+) -> dict[str, Any]:
+    found: list[Any] = []
+    thought: _Kept | None = None
+    for call, one in zip(calls, kept, strict=True):
+        if one is None:
+            found.append(call)
+            continue
+        thought = one if one.reasoning else thought
+        found.append({**one.extra, **call} if one.extra else call)
+    if not all(map(_is_same, found, calls)):
+        message = {**message, "tool_calls": found}
+    if thought is not None and field != "none" and not any(map(message.get, REASONING)):
+        message = {**message, field or thought.field: thought.reasoning}
+    return message
 
 
 def reasoning_in(messages: Iterable[object]) -> tuple[str, str]:
@@ -151,6 +176,6 @@ def _is_same(one: object, other: object) -> bool:
     return one is other
 
 
-def _size(key: tuple[str, str, str], kept: _Kept) -> int:
+def _size(key: _Name, kept: _Kept) -> int:
     extra = len(_encode(kept.extra)) if kept.extra else 0
     return 200 + sum(map(len, key)) + len(kept.reasoning) + extra

@@ -82,7 +82,7 @@ def session_name(key: str, session: str | None, request: ChatRequest) -> str:
     for it, else of the first system and user texts, which are the same in all its turns.
     """
     if session is None:
-        system = next((m.content for m in request.messages if m.role != "user"), None)
+        system = next((m.content for m in request.messages[:1] if m.role != "user"), None)
         user = next((m.content for m in request.messages if m.role == "user"), None)
         named = f"{system}\0{user}"
     else:

@@ -8,7 +8,7 @@ from gateway.api.byte_lru import ByteLru
 MAX_BYTES = 20
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["get", "find", "put"]), st.integers(0, 25)), max_size=60
+    st.tuples(st.sampled_from(["get", "find", "put", "drop"]), st.integers(0, 25)), max_size=60
 )
 
 
@@ -34,6 +34,9 @@ def test_it_behaves_as_a_list_that_is_cut(steps: list[tuple[str, int]]) -> None:
             model.sort(key=lambda one: one == key)
             while sum(model) > MAX_BYTES:
                 del model[0]
+        elif step == "drop":
+            cache.drop(key)
+            model = [one for one in model if one != key]
         elif step == "find":
             assert cache.find([key]) == [key if key in model else None]
         else:

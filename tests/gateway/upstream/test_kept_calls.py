@@ -18,12 +18,15 @@ SIGNED = {"google": {"thought_signature": "c2lnbmVk"}}
 TOOL = {"name": "f", "parameters": {"type": "object"}}
 
 
-def calling(provider: FakeProvider) -> None:
-    """Make the provider answer with thoughts and a call, streamed and whole."""
+def calling(provider: FakeProvider, thought: str = "Hm, f.") -> None:
+    """Make the provider answer with a thought and a call, streamed and whole."""
     function = {"name": "f", "arguments": "{}"}
     call = {"id": "call_0", "type": "function", "function": function, "extra_content": SIGNED}
-    said = {"role": "assistant", "content": None, "reasoning_content": "Hm, f."}
-    deltas = [({"reasoning_content": "Hm,"}, None), ({"reasoning_content": " f."}, None)]
+    said = {"role": "assistant", "content": None, "reasoning_content": thought}
+    half = len(thought) // 2
+    deltas: list[tuple[dict[str, Any], str | None]] = [
+        ({"reasoning_content": part}, None) for part in (thought[:half], thought[half:])
+    ]
     deltas += [({"tool_calls": [{"index": 0, **call}]}, None), ({}, "tool_calls")]
     events = [
         b"data: "
@@ -109,17 +112,78 @@ async def test_a_provider_gets_back_what_it_wants(api: str, stream: bool) -> Non
 def test_only_the_upstream_that_sent_it_gets_it() -> None:
     """Only the upstream that sent it gets it back, and only for the same client."""
     kept = KeptCalls()
-    kept.note("k", "far", CallsMade((("a", {"x": 1}), ("b", {})), "Hm.", "reasoning"))
+    kept.note("k", "far", CallsMade((("a", {"x": 1}), ("b", {})), "Hm.", "reasoning"), str)
     call = {"id": "a", "function": {}}
     raw: dict[str, Any] = {"messages": [{"role": "assistant", "tool_calls": [call]}]}
-    assert kept.restored(raw, "k", "near") is raw
-    assert kept.restored(raw, "other", "far") is raw
-    (message,) = kept.restored(raw, "k", "far")["messages"]
+    assert kept.restored(raw, "k", "near", str) is raw
+    assert kept.restored(raw, "other", "far", str) is raw
+    (message,) = kept.restored(raw, "k", "far", str)["messages"]
     assert message["tool_calls"] == [{**call, "x": 1}]
     assert message["reasoning"] == "Hm."
-    (message,) = kept.restored(raw, "k", "far", "none")["messages"]
+    (message,) = kept.restored(raw, "k", "far", str, "none")["messages"]
     assert "reasoning" not in message
     assert raw == {"messages": [{"role": "assistant", "tool_calls": [call]}]}
+
+
+def thought_of(kept: KeptCalls, call_id: str, conversation: str) -> object:
+    """The thought that goes back with a call of that id."""
+    raw = {"messages": [{"role": "assistant", "tool_calls": [{"id": call_id, "function": {}}]}]}
+    (message,) = kept.restored(raw, "k", "far", lambda: conversation)["messages"]
+    return message.get("reasoning_content")
+
+
+@pytest.mark.parametrize(
+    "call_id", ["call_0", "functions.web2:0", "functionsexec5", "0", "call", ""]
+)
+def test_an_id_that_counts_means_the_call_of_its_conversation(call_id: str) -> None:
+    """Servers that count calls give the first one of each conversation the same id. The thought of
+    another conversation is never put into the history, nor that of an answer before this one.
+    """
+    kept = KeptCalls()
+    for name in ("one", "two"):
+        made = CallsMade(((call_id, {}),), f"Thought of {name}.")
+        kept.note("k", "far", made, lambda name=name: name)  # type: ignore[misc] # bound at once
+    assert thought_of(kept, call_id, "one") == "Thought of one."
+    assert thought_of(kept, call_id, "two") == "Thought of two."
+    assert thought_of(kept, call_id, "three") is None
+    kept.note("k", "far", CallsMade(((call_id, {}),), "Anew."), lambda: "one")
+    assert thought_of(kept, call_id, "one") == "Anew."
+    kept.note("k", "far", CallsMade(((call_id, {}),)), lambda: "one")
+    assert thought_of(kept, call_id, "one") is None
+    assert thought_of(kept, call_id, "two") == "Thought of two."
+
+
+@pytest.mark.parametrize(
+    "call_id", ["call_00_a1B2c3D4e5F6", "chatcmpl-tool-9f3ac12", "a1b2c3d45", "call_9x8"]
+)
+def test_an_id_of_its_own_needs_no_conversation(call_id: str) -> None:
+    """An id that no other call has finds its thought whatever the conversation is called now, and
+    no name is made.
+    """
+    kept = KeptCalls()
+    kept.note("k", "far", CallsMade(((call_id, {}),), "Hm."), pytest.fail)
+    assert thought_of(kept, call_id, "renamed") == "Hm."
+
+
+async def test_conversations_with_the_same_ids_keep_their_own_thoughts() -> None:
+    """Over HTTP: two conversations at a provider that calls each first call `call_0`."""
+    async with open_provider() as fake:
+        model, tables = chain_of({"p0": fake})
+        async with (
+            open_gateway(models=[model], providers=tables) as gateway,
+            served(edge_app(edge_of(gateway.services))) as url,
+        ):
+            seconds = []
+            for said in ("Hm, f.", "Well, f."):
+                calling(fake, said)
+                path, first = first_turn("chat", False)
+                first["messages"] = [{"role": "user", "content": said}]
+                assert (await ask(url, "POST", path, msgspec.json.encode(first))).status == 200
+                seconds.append(second_turn("chat", first, "call_0"))
+            for second in seconds:
+                await ask(url, "POST", path, msgspec.json.encode(second))
+    thoughts = [one.body["messages"][1]["reasoning_content"] for one in fake.requests[2:]]
+    assert thoughts == ["Hm, f.", "Well, f."]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +193,7 @@ def test_only_the_upstream_that_sent_it_gets_it() -> None:
 def test_reasoning_has_one_name(field: str | None, names: set[str]) -> None:
     """Some servers refuse a message with both."""
     message = {"role": "assistant", "content": "x", "reasoning_content": "a", "reasoning": "a"}
-    (changed,) = KeptCalls().restored({"messages": [message]}, "k", "far", field)["messages"]
+    (changed,) = KeptCalls().restored({"messages": [message]}, "k", "far", str, field)["messages"]
     assert changed.keys() - {"role", "content"} == names
 
 
@@ -142,10 +206,10 @@ def test_a_name_that_says_nothing_replaces_none_that_does(
     both names refuses a null too.
     """
     said = {"role": "assistant", "content": "x", "reasoning_content": nothing, "reasoning": "a"}
-    (changed,) = KeptCalls().restored({"messages": [said]}, "k", "far", field)["messages"]
+    (changed,) = KeptCalls().restored({"messages": [said]}, "k", "far", str, field)["messages"]
     assert changed == {"role": "assistant", "content": "x", "reasoning": "a"}
     silent = {"role": "assistant", "content": "x", "reasoning_content": nothing, "reasoning": None}
-    (changed,) = KeptCalls().restored({"messages": [silent]}, "k", "far")["messages"]
+    (changed,) = KeptCalls().restored({"messages": [silent]}, "k", "far", str)["messages"]
     assert len(changed.keys() & {"reasoning_content", "reasoning"}) < 2
 
 
@@ -156,9 +220,12 @@ def test_a_provider_without_reasoning_gets_no_field_that_it_may_refuse() -> None
     nothing = {"refusal": None, "annotations": None, "audio": None, "function_call": None}
     thoughts = {"reasoning_content": "a", "reasoning_details": [{"text": "a"}], "thinking": "a"}
     messages = [{**sound, **nothing, **thoughts}, {**sound, "refusal": "No."}]
-    restored = KeptCalls().restored({"messages": messages}, "k", "far", "none")["messages"]
+    restored = KeptCalls().restored({"messages": messages}, "k", "far", str, "none")["messages"]
     assert restored == [sound, {**sound, "refusal": "No."}]
-    assert KeptCalls().restored({"messages": messages[:1]}, "k", "far")["messages"] == messages[:1]
+    assert (
+        KeptCalls().restored({"messages": messages[:1]}, "k", "far", str)["messages"]
+        == messages[:1]
+    )
 
 
 @pytest.mark.parametrize(

@@ -135,4 +135,15 @@ def test_turns_of_one_conversation_have_one_name() -> None:
     assert session_name("k", "s", first) == session_name("k", "s", request("T", "V"))
     assert session_name("k", "s", first) != session_name("j", "s", first)
     assert "secret-session" not in session_name("k", "secret-session", first)
+    turns = [
+        {"role": "user", "content": "U"},
+        {"role": "assistant", "content": "A"},
+        {"role": "system", "content": "S"},
+        {"role": "user", "content": "more"},
+    ]
+    plain = [
+        parse_chat_request(json.dumps({"model": "m", "messages": turns[:end]}).encode())
+        for end in (1, 2, 3, 4)
+    ]
+    assert len({session_name("k", None, one) for one in plain}) == 1
     assert session_name("k", "\ud800", first)

@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.api import Usage
-from gateway.upstream.answer_end import CUT_ENDS, End, end_of
+from gateway.upstream.answer_end import BROKEN, CALLS, CUT_ENDS, FILTERED, STOPPED, End, end_of
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallParts, object_in
 from gateway.upstream.choice_forms import give_message, give_text
 from gateway.upstream.error_words import ReportedError, error_in, quoted, reported_in, words_in
@@ -148,7 +148,7 @@ def check_answer(status: int, body: bytes, raw: Mapping[str, Any] | None = None)
     ids, is_filtered = CallIds(raw), False
     for choice in choices:
         end, has_changed = _checked(choice, ids)
-        is_filtered |= end is End.FILTERED
+        is_filtered |= end is FILTERED
         is_changed |= has_changed
     shown = _encode(answer) if is_changed else body
     return CheckedAnswer(shown, is_filtered, _counted(answer, choices), _calls_made(choices[0]))
@@ -266,8 +266,8 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
     if not says_end(reason) and reason is not None:
         reason, is_changed = None, True
         choice["finish_reason"] = None
-    end = end_of(reason) if isinstance(reason, str) else End.STOPPED
-    if end is End.BROKEN:
+    end = end_of(reason) if isinstance(reason, str) else STOPPED
+    if end is BROKEN:
         text = f"ended its answer with finish_reason {str(reason)[:64]!r}"
         raise NotAnAnswer(text, words=words_in(choice.get("error")))
     message = choice.get("message")
@@ -276,7 +276,7 @@ def _checked(choice: dict[str, Any], ids: CallIds) -> tuple[End, bool]:
     if isinstance(sent, str):
         given = read_json(sent)
     if not isinstance(message, dict) or not isinstance(given, list) or not given:
-        if end is End.CALLS and isinstance(message, dict) and not message.get("function_call"):
+        if end is CALLS and isinstance(message, dict) and not message.get("function_call"):
             if not (message.get("content") or message.get("refusal")):
                 raise NotAnAnswer("said that it calls a tool, and called none")
             choice["finish_reason"], is_changed = "stop", True
@@ -295,9 +295,9 @@ def _checked_calls(
     found += [part for part in calls.end() if part.id is not None]
     if end not in CUT_ENDS and (flaw := calls.flaw()):
         raise NotAnAnswer(flaw)
-    if end is End.CALLS and not found:
+    if end is CALLS and not found:
         raise NotAnAnswer(NAMELESS)
-    is_changed = end is End.STOPPED and ends_by_calls(choice, calls)
+    is_changed = end is STOPPED and ends_by_calls(choice, calls)
     written = [
         {
             "id": part.id,

@@ -19,14 +19,20 @@ class End(Enum):
     BROKEN = auto()
 
 
-CUT_ENDS: Final = frozenset({End.LENGTH, End.FILTERED})
+# Each answer is compared with all of them, and a member is found slowly by its class.
+STOPPED: Final = End.STOPPED
+LENGTH: Final = End.LENGTH
+CALLS: Final = End.CALLS
+FILTERED: Final = End.FILTERED
+BROKEN: Final = End.BROKEN
+CUT_ENDS: Final = frozenset({LENGTH, FILTERED})
 """Ends that may cut the last call, which is none then."""
 
 _ENDS: Final = {
     **dict.fromkeys(
         # The last is Cohere's.
         ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "stop_token", "complete"),
-        End.STOPPED,
+        STOPPED,
     ),
     # The second is Mistral's, the fifth Z.ai's: https://docs.z.ai/api-reference/llm/chat-completion
     # The last two are those of vLLM and Moonshot, which end an answer that repeats itself: another
@@ -41,9 +47,9 @@ _ENDS: Final = {
             "repetition",
             "repeat",
         ),
-        End.LENGTH,
+        LENGTH,
     ),
-    **dict.fromkeys(("tool_calls", "function_call", "tool_use", "tool_call"), End.CALLS),
+    **dict.fromkeys(("tool_calls", "function_call", "tool_use", "tool_call"), CALLS),
     # The second word is Z.ai's; the others are Gemini's behind some proxies.
     **dict.fromkeys(
         (
@@ -52,7 +58,7 @@ _ENDS: Final = {
             "image_prohibited_content", "model_armor",
             "guardrail_intervened",  # Bedrock's
         ),
-        End.FILTERED,
+        FILTERED,
     ),
 }  # fmt: skip
 
@@ -62,4 +68,4 @@ def end_of(reason: str) -> End:
     writes them behind a kind: `content_filter: RECITATION`.
     """
     kind, _, _ = reason.lower().partition(":")
-    return _ENDS.get(kind.removeprefix("finish_reason_"), End.BROKEN)
+    return _ENDS.get(kind.removeprefix("finish_reason_"), BROKEN)

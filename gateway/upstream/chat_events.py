@@ -26,7 +26,7 @@ from gateway.api import (
     connection_lost,
 )
 from gateway.upstream.annotations import Annotations
-from gateway.upstream.answer_end import End, end_of
+from gateway.upstream.answer_end import FILTERED, LENGTH, End, end_of
 from gateway.upstream.call_parts import CallPart, CallParts, is_readable, object_in
 from gateway.upstream.call_text import CallText
 from gateway.upstream.choice_forms import text_of
@@ -218,7 +218,7 @@ class ChatEvents:
             return
         self._has_answer = False
         end, flaw = end_of(self._reason), self._parts.flaw()
-        is_cut = end is End.LENGTH or (end is End.FILTERED and bool(flaw))
+        is_cut = end is LENGTH or (end is FILTERED and bool(flaw))
         if flaw and not is_cut:  # a call in the older form is unchecked so far
             self._emit(Failed(connection_lost(flaw)))
             return
@@ -266,9 +266,9 @@ class ChatEvents:
         return True
 
     def _finished(self, end: End) -> ChoiceFinished:
-        if end is End.LENGTH:
+        if end is LENGTH:
             return ChoiceFinished(0, "length")
-        if end is End.FILTERED:
+        if end is FILTERED:
             return ChoiceFinished(0, "content_filter")
         if self._calls:
             return ChoiceFinished(0, "tool_calls")

@@ -10,7 +10,7 @@ call as never done. Must not know when events are passed on.
 from collections.abc import Mapping
 from typing import Any, Final, final
 
-from gateway.upstream.answer_end import End, end_of
+from gateway.upstream.answer_end import BROKEN, CALLS, FILTERED, LENGTH, STOPPED, End, end_of
 from gateway.upstream.call_order import CallOrder
 from gateway.upstream.call_parts import NAMELESS, CallIds, CallPart, CallParts
 from gateway.upstream.error_words import words_in
@@ -51,7 +51,7 @@ class _Choice:
 
     def rest(self, end: End) -> list[CallPart]:
         """The rest of the calls for the client, at the end of the answer."""
-        rest = [] if end is End.LENGTH else self.calls.end()
+        rest = [] if end is LENGTH else self.calls.end()
         return rest if self.order is None else self.order.take(rest) + self.order.rest()
 
 
@@ -93,7 +93,7 @@ class StreamEnd:
     @property
     def is_filtered(self) -> bool:
         """Whether a filter of the server ended a choice."""
-        return any(choice.end is End.FILTERED for choice in self._choices.values())
+        return any(choice.end is FILTERED for choice in self._choices.values())
 
     def ends_plainly(self, data: bytes) -> bool:
         """Whether `data`, a chunk with a reason for its end, is a usual one of an answer without
@@ -128,7 +128,7 @@ class StreamEnd:
             delta = choice.get("delta")
             if isinstance(delta, dict) and delta.get("tool_calls"):
                 is_changed = self._take_calls(state, delta) or is_changed
-                if state.end is End.STOPPED or self._has_plain_end or state.reopened_by is not None:
+                if state.end is STOPPED or self._has_plain_end or state.reopened_by is not None:
                     self._has_plain_end, state.end, state.reopened_by = False, None, chunk
                 parts = delta.get("tool_calls", [])
                 if len(parts) > 1:
@@ -164,25 +164,25 @@ class StreamEnd:
         if not isinstance(reason, str) or state.end is not None:
             return False
         end = end_of(reason)
-        if end is End.BROKEN:
+        if end is BROKEN:
             text = f"ended its answer with finish_reason {reason[:64]!r}"
             raise BrokenEnd(text, words_in(choice.get("error")))
-        if end is End.CALLS and not state.calls.begun and reason != "function_call":
+        if end is CALLS and not state.calls.begun and reason != "function_call":
             if state.calls.is_nameless:
                 raise BrokenEnd(NAMELESS)
             choice["finish_reason"] = "stop"
             self.calls_nothing = is_changed = True
-        if end in (End.STOPPED, End.CALLS) and (flaw := state.calls.flaw()):
+        if end in (STOPPED, CALLS) and (flaw := state.calls.flaw()):
             delta = choice.get("delta")
             if not state.calls.begun or (isinstance(delta, dict) and delta.get("tool_calls")):
                 raise BrokenEnd(flaw)
             # The rest of a call may still come: some servers send its end before it.
-            choice["finish_reason"] = reason if end is End.CALLS else "tool_calls"
+            choice["finish_reason"] = reason if end is CALLS else "tool_calls"
             state.late_end = end, _only(chunk, choice)
             choice["finish_reason"], self.steady = None, None
             return True
         state.end = end
-        is_changed = (end is End.STOPPED and ends_by_calls(choice, state.calls)) or is_changed
+        is_changed = (end is STOPPED and ends_by_calls(choice, state.calls)) or is_changed
         parts = [_with_part(chunk, choice, _written(one)) for one in state.rest(end)]
         delta = choice.get("delta")
         if not isinstance(delta, dict) or not delta.get("tool_calls"):

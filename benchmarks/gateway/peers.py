@@ -98,14 +98,16 @@ def compare(comparison: Comparison, runs: int, json: Path | None) -> int:
     else 1.
     """
     turns = Turns(runs, comparison.share)
-    figures: Runs = {}
     with ExitStack() as stack:
         contenders = list(_contenders(stack, comparison))
+        figures: Runs = {contender.name: {} for contender in contenders}
         for turn in turns:
             # PeerCase by case, so that what is compared runs within the same seconds.
             for measured in contenders[0].cases:
                 for contender in contenders:
                     _take_turn(contender, measured, figures, turns.errors, turn)
+            # Whoever comes first behind another case is slower by some percent.
+            contenders.reverse()
         for contender in contenders:
             taken = figures[contender.name]
             taken[START] = [contender.start_s]
@@ -168,7 +170,7 @@ def _take_turn(
         first = f"{outcome.num_errors} wrong: {outcome.errors[0]}"
         errors.append(f"{contender.name}, {measured}: {first}")
     if turn.counts:
-        figures.setdefault(contender.name, {}).setdefault(measured, []).append(figure)
+        figures[contender.name].setdefault(measured, []).append(figure)
 
 
 def _contenders(stack: ExitStack, comparison: Comparison) -> Iterator[Contender]:

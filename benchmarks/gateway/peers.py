@@ -106,7 +106,7 @@ def compare(comparison: Comparison, runs: int, json: Path | None) -> int:
             for measured in contenders[0].cases:
                 for contender in contenders:
                     _take_turn(contender, measured, figures, turns.errors, turn)
-            # Whoever comes first behind another case is slower by some percent.
+            # None comes first behind another case in every turn.
             contenders.reverse()
         for contender in contenders:
             taken = figures[contender.name]

@@ -160,7 +160,7 @@ class SharedBalances:
             self._own[place] = self._own.get(place, NOTHING).plus(change)
 
     def elsewhere(self, places: Iterable[BalanceKey]) -> dict[BalanceKey, Balance]:
-        """What all others have spent and reserved, those before this process included."""
+        """The amounts that all other processes, earlier ones included, have spent and reserved."""
         return {place: self._read(place).minus(self._own.get(place, NOTHING)) for place in places}
 
     def rebuild(self, totals: Balances) -> None:

@@ -160,7 +160,7 @@ class CommonLimits:
         return self._is_synced and self._host in hosts
 
     def elsewhere(self, places: Iterable[BalanceKey]) -> dict[BalanceKey, Balance]:
-        """What the other hosts have spent and reserved. Raises `StoreUnreachable`."""
+        """The amounts that the other hosts have spent and reserved. Raises `StoreUnreachable`."""
         wanted = [(place, host) for place in places for host in self.others]
         asks = []
         for place, host in wanted:

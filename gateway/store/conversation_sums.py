@@ -104,7 +104,7 @@ class SumReached(NamedTuple):
 
 
 UseName = tuple[str, str, str, str, str]
-"""What usage is counted by: day, key, model, provider, conversation."""
+"""The name under which usage is counted: day, key, model, provider, conversation."""
 UseSums = tuple[int, int, int, int, int]
 """Counted usage: requests, prompt tokens, cached tokens, completion tokens, cost."""
 NO_USES: Final[Mapping[UseName, UseSums]] = {}

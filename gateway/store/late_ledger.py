@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @final
 class LateLedger:
-    """In place of the `LedgerStore` that `open_store` makes."""
+    """Takes the place of the `LedgerStore` until `open_store` can make it."""
 
     def __init__(self, open_store: Callable[[], LedgerStore]) -> None:
         self._open_store = open_store

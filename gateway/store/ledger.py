@@ -160,7 +160,7 @@ class ReservationClaim(NamedTuple):
 
 
 class OfConversations(NamedTuple):
-    """What is written about conversations."""
+    """The changes of conversations that one transaction writes."""
 
     holds: Sequence[SumHold] = ()
     ends: Sequence[HoldEnd] = ()
@@ -474,7 +474,7 @@ class LedgerStore:
 def _sums_of(
     released: Iterable[tuple[int, str, str, str, int]],
 ) -> dict[tuple[str, str, str], int]:
-    """What was reserved in all, by provider, key and day: most requests have the same ones."""
+    """The sums of the reservations by provider, key and day, because most requests share these."""
     sums: dict[tuple[str, str, str], int] = {}
     for _, day, key, provider, cost in released:
         named = provider, key, day

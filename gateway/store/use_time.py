@@ -42,5 +42,5 @@ class UseTime:
         self._offset = start - steady()
 
     def now(self) -> float:
-        """In Unix seconds, if the clock was right at the first start."""
+        """The time of use, in Unix seconds if the clock was right at the first start."""
         return self._steady() + self._offset

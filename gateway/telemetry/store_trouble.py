@@ -21,7 +21,7 @@ class StoreTrouble:
 
     @property
     def words(self) -> str:
-        """What does not work now, in words for operators; empty if all does."""
+        """The present trouble in words for operators; empty if there is none."""
         return "; ".join(self._words.values())
 
     def begin(self, kind: str, words: str, cause: str) -> bool:

@@ -46,7 +46,7 @@ from protocol.messages import Retain
 SWEEP_S: Final = 60.0
 MAX_WORDS: Final = 200
 CLOUD: Final = "cloud:"
-"""What `RequestTrace.served_by` begins with for a provider."""
+"""The prefix of `RequestTrace.served_by` for a provider."""
 NO_USAGE: Final = Usage(0, 0, 0)
 _HINT: Final = (
     "\n\n[Note of the gateway: the last {repeats} calls of {tools} were the same and brought "
@@ -81,7 +81,7 @@ class ConversationTracker:
         self._doctor = PrefixDoctor()
         self.book = ConversationBook(self._doctor.forget)
         self._visits: dict[int, ConversationVisit | None] = {}
-        """By the number of a request; None until its conversation is found."""
+        """The visit of each request by its number; None until its conversation is found."""
         self._returns = ReturnModel()
         self.retain: Callable[[WorkerId, Retain], None] = _tell_nobody
         self._sweeps_at = 0.0
@@ -259,7 +259,7 @@ class ConversationTracker:
         loop: Loop,
         trace: RequestTrace,
     ) -> ChatRequest:
-        """What is asked in the place of a request that is in a loop."""
+        """The request that replaces a request in a loop."""
         loops = self._loops
         is_news = conversation.loop_repeats < loops.alert <= loop.repeats
         if not conversation.loop:

@@ -64,7 +64,7 @@ _REMEDIES: Final = {
     402: "its account has no credit: add some there",
     403: "its account or API key may not do this: see the limits of both there",
 }
-"""What the statuses of a provider that are about our account ask of an operator."""
+"""The remedies for the statuses of a provider that are about our account."""
 
 _OF_MODEL: Final = frozenset({400, 403, 404, 410, 413, 415, 422, 451})
 """Statuses by which a provider refuses us one model, or what we want of it, and not all models."""

@@ -94,7 +94,9 @@ class _PassThrough:
         self._respond = respond
         self._headers = tuple(forwarded_to_provider(caller.headers))
         self._filtered: tuple[Started, ProviderAnswer] | None = None
-        """What the filter of a server ended, and where: for the client, if no other answers."""
+        """The answer that a server's filter ended, and the server: for the client, if no other
+        server answers.
+        """
 
     async def run(self) -> None:
         """Ask a text-level engine, else the providers."""

@@ -11,7 +11,7 @@ from protocol.life_tables import LifeEnum, LifeTable
 
 
 class TryState(LifeEnum):
-    """Where a request is in its life."""
+    """The state of a request at workers."""
 
     ASKING = auto()
     """No worker has the request. The dispatcher is asked for a place."""
@@ -30,7 +30,7 @@ class TryState(LifeEnum):
     ABSENT = auto()
     """The engine lacks the path or the model that is asked for."""
     DISTRUSTED = auto()
-    """What the worker says of the request cannot be trusted. It does not get the request again."""
+    """The worker broke the protocol about the request and does not get it again."""
     CUT = auto()
     """The engine broke an answer of text off. Only one that can go on with it is asked."""
     COMPLETE = auto()
@@ -40,7 +40,7 @@ class TryState(LifeEnum):
 
 
 class TryEvent(LifeEnum):
-    """What happens to a request."""
+    """An event of a request at workers."""
 
     PLACE = "a place is found"
     SUBMIT = "the worker is told"

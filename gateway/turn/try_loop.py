@@ -183,7 +183,7 @@ class TryLoop(ABC):
 
     @property
     def name(self) -> str:
-        """What identifies the request in events and logs."""
+        """The name of the request in events and logs."""
         return self._request_id.hex()[:8]
 
     def _policy(self) -> RetryPolicy:

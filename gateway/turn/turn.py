@@ -181,7 +181,7 @@ class Turn:
             raise
 
     def _resumed(self) -> Resumption:
-        """What is kept of an answer of text, which several upstreams may give."""
+        """The state of an answer of text that several upstreams may give in parts."""
         if self._resumption is None:
             services = self._services
             # It is made only when needed: most answers need no resumption.

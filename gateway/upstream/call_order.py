@@ -48,7 +48,7 @@ class CallOrder:
         return [part for number in sorted(self._waiting) for part in self._taken(number)]
 
     def _taken(self, number: int) -> list[CallPart]:
-        """What waits of a call, as one part."""
+        """The waiting parts of a call, joined into one."""
         parts = self._waiting.pop(number, [])
         if len(parts) < 2:
             found = parts

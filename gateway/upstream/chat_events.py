@@ -38,7 +38,9 @@ from gateway.upstream.usage import UsageCount, may_contain_usage, usage_of
 from protocol.reading import objects_in, read_object
 
 _STOPS: Final = ("stop_reason", "matched_stop")
-"""Where vLLM and SGLang say which stop string ended an answer; a number is that of a token."""
+"""The fields of vLLM and SGLang with the stop string that ended an answer; a number is a
+token id.
+"""
 _NO_OBJECT: Final = "a tool call has arguments that are no JSON object"
 
 

@@ -151,7 +151,7 @@ def _is_readable(part: object) -> bool:
 
 
 def _said_in(choice: Fields, name: str) -> Fields | None:
-    """What a choice says in its field `name`, or as a text."""
+    """The content of a choice in its field `name`, or in its text."""
     said, text = choice.get(name), choice.get("text")
     if isinstance(said, dict):
         return said

@@ -54,7 +54,9 @@ _TOKENS: Final = r"(?P<n>\d[\d,_]*+)"
 _LONGER: Final = r"(?:long|larg|great)er"
 _GAP: Final = r".{0,200}?"
 _WORDS: Final = r"[^.]{0,100}?"
-"""What stands between two numbers is bounded: a server may send 2,000 characters of beginnings."""
+"""The text between two numbers is bounded, because a server may send 2,000 characters that match
+the beginning.
+"""
 _ASKED: Final = r"(?:requested|resulted in|contains|has|total of)\D{0,40}?"
 _BOTH: Final = tuple(
     re.compile(pattern, re.IGNORECASE | re.DOTALL)
@@ -217,7 +219,7 @@ class ReportedError(NamedTuple):
 
 
 def reported_in(error: object) -> ReportedError:
-    """What an error object in an answer or event with status 200 says."""
+    """The error that an error object in an answer or event with status 200 reports."""
     found, status = error_in(400, error), _status_in(error)
     if found is None:
         return ReportedError(status=status)
@@ -392,7 +394,9 @@ def _word(value: object) -> str:
 
 
 def _value_in(body: bytes) -> object:
-    """What a body says, which may be an event where a stream was asked for; else `_NO_JSON`."""
+    """The JSON value of a body, which may be an event if a stream was asked for; else
+    `_NO_JSON`.
+    """
     is_event = body.startswith((b"data:", b"event:"))
     data = data_of(split_events(body + b"\n\n")[0]) if is_event else body
     try:

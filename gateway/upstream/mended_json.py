@@ -33,7 +33,7 @@ class TextMender:
         self._half = b""
 
     def mended(self, data: bytes) -> bytes | None:
-        """As the function `mended`."""
+        """Like the function `mended`."""
         half, self._half = self._half, b""
         if half:
             data = _LOW_FIRST.sub(lambda found: b'"' + half + found[1], data, count=1)

@@ -65,7 +65,7 @@ def stream_of(body: bytes, *, has_usage: bool = True) -> bytes:
 
 
 def _parts(choice: Fields, index: int) -> tuple[Fields, Fields]:
-    """What the choice of that number says, and why it ended."""
+    """The content of the choice with that index, and why it ended."""
     if isinstance(choice.get("text"), str):
         end = {"index": index, "text": "", "finish_reason": choice.get("finish_reason") or "stop"}
         return {**choice, "index": index, "finish_reason": None}, end

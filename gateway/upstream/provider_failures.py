@@ -156,7 +156,7 @@ class ProviderFailures:
         )
 
     def _words_in(self, reported: ReportedError) -> str:
-        """What clients may read of the words of an error. A worker's engine knows no account."""
+        """The words of an error that clients may read. A worker's engine has no account."""
         return reported.words if not self._is_engine else reported.words or reported.inner
 
     def _status_of(self, reported: ReportedError) -> int | None:

@@ -352,7 +352,7 @@ class StreamRelay:
 
 
 def _failure(event: bytes, kind: EventKind) -> BadStream:
-    """What an event that is no part of an answer says."""
+    """The failure that an event reports which is no part of an answer."""
     if kind is EventKind.GARBAGE:
         return BadStream("sent what is no JSON object")
     return BadStream("sent an error in its stream", reported=reported_in(error_of_event(event)))

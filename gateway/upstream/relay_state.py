@@ -12,7 +12,7 @@ from protocol.life_tables import LifeEnum, LifeTable
 
 
 class RelayState(LifeEnum):
-    """Where a stream is in its life."""
+    """The state of a provider's stream."""
 
     HELD = auto()
     """Nothing is passed on, so that another provider can be asked."""

@@ -56,7 +56,7 @@ class ProviderEventSplitter:
         self.is_done = False
         self.is_between_events = True
         self.rest = b""
-        """What `flush` has found that is no event."""
+        """The bytes that `flush` has found and that are no event."""
 
     @property
     def is_new(self) -> bool:

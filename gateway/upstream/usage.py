@@ -288,7 +288,7 @@ def with_usage(body: bytes, usage: Usage) -> bytes:
 
 
 def said_in(body: bytes) -> str:
-    """What the messages of a whole answer say, with their thoughts and calls."""
+    """The texts of the messages of a whole answer, with thoughts and calls."""
     choices = objects_in(_decode_any(body).get("choices"))
     messages = objects_in([choice.get("message") for choice in choices])
     calls = [call for one in messages for call in objects_in(one.get("tool_calls"))]

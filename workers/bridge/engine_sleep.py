@@ -42,7 +42,7 @@ class SleepWay(Protocol):
 
     @property
     def note(self) -> str:
-        """What the last call took, in words for people; "" if that is not known."""
+        """The duration of the last call in words for people; "" if unknown."""
         ...
 
     async def refusal(self) -> str:

@@ -39,8 +39,8 @@ class BlockRoom(NamedTuple):
 
 
 class Division(NamedTuple):
-    """What has room beside the weights: the drafter and the recurrent states, if there are any, and
-    the blocks.
+    """The division of the memory beside the weights: the drafter and the recurrent states, if there
+    are any, and the blocks.
     """
 
     drafter: Drafter | None

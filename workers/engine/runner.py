@@ -146,7 +146,7 @@ class ModelRunner:
 
     @property
     def device_use(self) -> DeviceUse:
-        """For the table at the end of a start."""
+        """The use of the device, for the table at the end of a start."""
         steps = self._steps
         captured, wanted = steps.num_graphs if isinstance(steps, DeviceSteps) else (0, 0)
         kv_bytes = self.cache.num_bytes()
@@ -273,7 +273,7 @@ class ModelRunner:
         return self._steps.prepare(pending_only=pending_only)
 
     def hidden(self, plan: StepPlan) -> list[tuple[Chunk, Tensor]]:
-        """For checks: the last hidden states [length, hidden] of every chunk, unsampled."""
+        """The last hidden states [length, hidden] of every chunk, unsampled; for checks."""
         self._move(plan)
         return self._steps.hidden(plan.chunks, self._states)
 

@@ -261,8 +261,8 @@ def _most_seqs(device: torch.device) -> int:
 
 
 def _dtype_name(config: WorkerConfig, model: Network) -> str:
-    """For example `bfloat16`, `bfloat16+fp8` (the layers' weights), `bfloat16+fp8prefill+fp8kv`,
-    `bfloat16+int4+fp8head`.
+    """The name of the number formats, for example `bfloat16`, `bfloat16+fp8` (the layers' weights),
+    `bfloat16+fp8prefill+fp8kv`, `bfloat16+int4+fp8head`.
     """
     name = str(model.weights.embedding.dtype).removeprefix("torch.")
     weights = "+fp8" if model.weights.is_fp8 else "+int4" if model.weights.is_int4 else ""

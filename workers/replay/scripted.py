@@ -149,7 +149,7 @@ class ScriptedRunner(ReplayRunner):
         return min(max(due_at - self._clock(), least_s), MAX_REST_S)
 
     def collect(self, plan: StepPlan) -> StepResult:
-        """What is due by now of all sampling chunks of `plan`."""
+        """The tokens of all sampling chunks of `plan` that are due by now."""
         now = self._clock()
         for seq in plan.ended:
             self._playbacks.pop(seq, None)

@@ -158,8 +158,8 @@ def _scored(
 def _sample(
     sequence: Sequence, chunk: Chunk, end: int, answer: Sampled | None
 ) -> tuple[TokenItem | None, SequenceEnd | None]:
-    """What to send of `answer`, and the ending of the sequence if this is its last answer. `end` is
-    that of `_end`.
+    """The part of `answer` to send, and the ending of the sequence if this is its last answer.
+    `end` is the result of `_end`.
     """
     if answer is None:
         raise ValueError(f"the runner did not answer for sequence {chunk.seq}")

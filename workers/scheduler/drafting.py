@@ -37,7 +37,7 @@ class DraftCandidate(NamedTuple):
 
 
 class GrammarState(Protocol):
-    """What the answer of one sequence must follow."""
+    """The grammar of one sequence, at the position of its answer."""
 
     def num_allowed(self, outputs: array[int], drafts: Sequence[int]) -> int:
         """How many of the leading `drafts` may come behind the outputs so far."""

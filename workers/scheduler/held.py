@@ -1,4 +1,4 @@
-"""What prefixes hold of a device, by numbers.
+"""The blocks and slots of a device that prefixes hold: their counts, and their numbers.
 
 Owns the two values. Must not know what a block or a slot is made of.
 """

@@ -34,7 +34,7 @@ ON_CARD: Final = -1
 
 
 NO_SLOT: Final = -1
-"""In place of a slot: no state is restored."""
+"""Stands for no slot: no state is restored."""
 
 
 class SequenceStart(msgspec.Struct, frozen=True):

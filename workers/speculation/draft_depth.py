@@ -70,7 +70,7 @@ class DraftTimes:
         self._depths = sorted(self._by_depth)
 
     def export(self) -> dict[int, dict[int, float]]:
-        """What `TimeTable.export` returns, for each depth."""
+        """The result of `TimeTable.export` for each depth."""
         return {depth: table.export() for depth, table in self._by_depth.items()}
 
     def add(self, num_sequences: int, depth: int, seconds: float) -> None:

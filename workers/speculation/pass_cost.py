@@ -65,7 +65,7 @@ class TimeTable:
         return self.sizes[self._places[-1]] if self._places else 0
 
     def export(self) -> dict[int, float]:
-        """What `__init__` takes."""
+        """The known times, in the form that `__init__` takes."""
         return dict(self._known)
 
     def add(self, rows: int, seconds: float) -> None:

@@ -119,7 +119,7 @@ class SpeculationPolicy:
         return choice.num_drafts > 0
 
     def found(self, choice: DepthChoice) -> None:
-        """What was chosen once the tokens that `wants` waited for were known."""
+        """Record the choice that was made once the tokens that `wants` waited for were known."""
         if self._hoped > 0.0:
             share = min(1.0, choice.gain / self._hoped)
             self._hope = max(_LEAST_HOPE, self._hope + _HOPE_WEIGHT * (share - self._hope))

@@ -118,7 +118,7 @@ class Speculation:
         )
 
     def fit(self) -> Fit:
-        """What was learned."""
+        """The learned fit, to be kept for the next engine."""
         policy, depth = self.policy, self.draft_depth
         own = Fit(
             ahead_sizes=policy.ahead.sizes,

@@ -58,7 +58,7 @@ class Mean(NamedTuple):
 
 
 class Expense(NamedTuple):
-    """What is learned: tokens of an answer, and seconds that a prompt's row costs."""
+    """The learned costs: tokens of an answer, and seconds for a row of a prompt."""
 
     answers: Mean = Mean()
     rows: Mean = Mean()

@@ -122,7 +122,7 @@ class TextDrafter:
             yield FLEET, other
 
     def _take_in(self) -> None:
-        """Some of what waits for the fleet's text."""
+        """Add some of the waiting tokens to the shared text."""
         room = _ADDED_TOKENS
         while self._fleet is not None and self._coming and room > 0:
             text, begin = self._coming[0], self._taken

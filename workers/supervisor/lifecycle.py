@@ -17,7 +17,7 @@ from workers.supervisor.restart_policy import RestartPolicy
 
 
 class EngineState(LifeEnum):
-    """Where an engine is in its life."""
+    """The state of an engine."""
 
     WAITING = auto()
     """No process. The next start is due after the back-off, for the group or for free memory."""
@@ -215,7 +215,7 @@ _REFUSED: Final = {
     (EngineState.LEAVING, LifeEvent.RESTART): "the worker is leaving",
     (EngineState.LEAVING, LifeEvent.RESTART_NOW): "the worker is leaving",
 }
-"""What an operator asks for and cannot have, with the words of the refusal."""
+"""The requests of an operator that are refused, with the words of the refusal."""
 
 TABLE: Final = LifeTable({pair: to for pair, to in _table().items() if pair not in _REFUSED})
 

@@ -11,7 +11,7 @@ from protocol.life_tables import LifeEnum, LifeTable
 
 
 class LinkState(LifeEnum):
-    """Where a link is in its life."""
+    """The state of a link."""
 
     DIALLING = auto()
     """There is no connection, and the gateway knows of no work here."""
@@ -28,7 +28,7 @@ class LinkState(LifeEnum):
 
 
 class LinkEvent(LifeEnum):
-    """What happens to a link."""
+    """An event of a link."""
 
     UP = "a connection is made"
     REGISTER = "this worker registers"

@@ -12,7 +12,7 @@ from protocol.life_tables import LifeEnum, LifeTable
 
 
 class SeatState(LifeEnum):
-    """What the table of turns must know beside the state of the engine."""
+    """The state that the table of turns keeps of a worker, beside the state of its engine."""
 
     SETTLED = auto()
     """The state of the engine is all that the table must know."""
@@ -23,7 +23,7 @@ class SeatState(LifeEnum):
 
 
 class SeatEvent(LifeEnum):
-    """What happens to a seat."""
+    """An event of a seat."""
 
     RISE = "it gets the order to wake"
     BEGIN = "its wake or its end begins"
@@ -46,7 +46,7 @@ class SleepTrial(LifeEnum):
 
 
 class TrialEvent(LifeEnum):
-    """What decides on a trial."""
+    """An event that begins or ends a trial of a sleep."""
 
     FIND = "a way is found that was never tried"
     LACK = "no such way is found"

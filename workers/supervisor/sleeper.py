@@ -368,8 +368,8 @@ class Sleeper:
         return reading.total_bytes - reading.used_bytes + own < (1 - SLACK) * need
 
     async def _held(self, life: EngineLife) -> int | None:
-        """What the engine holds of the device: by its processes, else by what is in use now and was
-        not before its start.
+        """The memory of the device that the engine holds: by its processes, else the memory in use
+        now less that before its start.
         """
         before = self._before
         own = await self.turns.memory.held_by(life.process.pid)
@@ -389,7 +389,7 @@ class Sleeper:
 async def _both(
     first: Callable[[], Awaitable[T]], second: Callable[[], Awaitable[U]]
 ) -> tuple[T, U]:
-    """What both return, called at the same time."""
+    """The results of both functions, called at the same time."""
     found: list[T] = []
 
     async def call() -> None:

@@ -145,7 +145,7 @@ class TurnTaker:
 
     @property
     def shown(self) -> ResidencyState:
-        """Where the worker is, for gateways: awake as soon as it serves."""
+        """The worker's residency for gateways: awake as soon as it serves."""
         return _SHOWN[_SEEN[self._lifecycle.state]]
 
     @property
@@ -283,7 +283,9 @@ class TurnTaker:
         self._changed.set()
 
     def line(self) -> str:
-        """For people: what it holds, since when it sleeps, what keeps it."""
+        """A line for people: the memory that it holds, since when it sleeps, and what keeps it from
+        waking.
+        """
         now, record = trio.current_time(), self.record
         parts = []
         if self._state == "asleep":
@@ -411,7 +413,7 @@ class TurnTaker:
                     await trio.sleep(_DIAL_AGAIN_S)
 
     def report(self, now: float) -> Member:
-        """What the table is told at `now`."""
+        """The report to the table of turns at `now`."""
         record = self.record
         demands = [(one, at) for one, at in self._demand.values()]
         oldest = [at - one.oldest_s for one, at in demands if one.waiting or one.running]

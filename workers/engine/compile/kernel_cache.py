@@ -101,7 +101,7 @@ def hash_compiler() -> threading.Thread:
 
 
 def cache_dir() -> Path:
-    """Where Triton keeps what it compiled."""
+    """The directory of Triton's cache of compiled kernels."""
     named = os.environ.get(CACHE_VARIABLE, "")
     return Path(named) if named else Path.home() / ".triton" / "cache"
 

@@ -240,7 +240,7 @@ def _dflash(file: ConfigFile, target: ModelDescription) -> DFlashShape:
 
 
 def _even_taps(count: int, depth: int) -> list[int]:
-    """What z-lab's code taps where a file does not say."""
+    """The layers that z-lab's code taps where a file names none."""
     if count == 1:
         return [depth // 2]
     return [round(1 + index * (depth - 4) / (count - 1)) for index in range(count)]

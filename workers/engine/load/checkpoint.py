@@ -36,7 +36,7 @@ _DTYPES: Final = {
 
 
 class _Place(NamedTuple):
-    """Where a tensor's bytes are: an open file, the offset of the first, their type."""
+    """The place of a tensor's bytes: an open file, the offset of the first byte, their type."""
 
     descriptor: int
     offset: int
@@ -90,7 +90,7 @@ class Checkpoint:
 
     @property
     def model_dir(self) -> Path:
-        """Where the files are."""
+        """The directory of the files."""
         return self._dir
 
     @property

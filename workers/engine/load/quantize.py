@@ -84,7 +84,7 @@ compressed-tensors, `quantization` MLX's.
 
 
 def stated_in(raw: dict[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    """What a config.json says of its quantisation; None if it says nothing."""
+    """The statement of a config.json about its quantisation; None if there is none."""
     return next((raw[key] for key in _STATED if raw.get(key)), None)
 
 

@@ -1,4 +1,4 @@
-"""What a start reports of its phases."""
+"""The reports of a start about its phases."""
 
 import time
 from collections.abc import Callable, Iterator

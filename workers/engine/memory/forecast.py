@@ -35,7 +35,7 @@ from workers.engine.models.vocabulary import AS_STORED, VocabularyForm
 from workers.scheduler import CARD_SEQS, most_kept, most_sequences
 
 CONTEXT_BYTES: Final = 600 * 2**20
-"""What a CUDA context and its libraries take beside torch's allocator; 520 MiB on an H200."""
+"""The memory of a CUDA context and its libraries beside torch's allocator; 520 MiB on an H200."""
 
 _GRAPHS_BYTES: Final = 256 * 2**20
 """Some 30 graphs take a few MiB each of the driver's memory, the library's workspace 32 MiB."""

@@ -136,7 +136,7 @@ class Latent(Attention, frozen=True, kw_only=True):
 
     @property
     def is_partial(self) -> bool:
-        """What turns is apart from what does not."""
+        """Whether the dimensions that turn are stored apart from those that do not."""
         return False
 
     @property

@@ -16,7 +16,7 @@ _DEFAULT_THETA: Final = 10_000.0
 
 _SHARE: Final = "partial_rotary_factor"
 _LASTING: Final = ("rope_theta", _SHARE)
-"""What scaling does not change."""
+"""The keys that scaling does not change."""
 
 _GROWTH: Final = "llama_4_scaling_beta"
 """The key of Ministral 3, whose queries grow with each further window of the original length."""

@@ -227,7 +227,7 @@ class WeightReader(MatrixReader):
         )
 
     def _dense(self, prefix: str, described: Layer) -> dict[str, Any]:
-        """What a dense network has of a layer."""
+        """The weights of a layer's dense network."""
         names = self._config.names
         gate_up, down = self._config.mlp_matrices(described)
         share = gate_up[0] // len(names.gate_up)
@@ -239,7 +239,7 @@ class WeightReader(MatrixReader):
         }
 
     def _attention(self, prefix: str, mixer: Attention) -> dict[str, Any]:
-        """What an attention has of a layer. Output gates are still among the queries' rows."""
+        """The weights of a layer's attention. Output gates are still among the queries' rows."""
         names, hidden = self._config.names, self._config.hidden_size
         query, key, value = mixer.side_rows
         sides = [query * (1 + mixer.out_gate), key, value]
@@ -269,7 +269,7 @@ class WeightReader(MatrixReader):
         }
 
     def _latent(self, prefix: str, mixer: Latent) -> dict[str, Any]:
-        """What latent attention has of a layer."""
+        """The weights of a layer's latent attention."""
         names, hidden, heads = self._config.names, self._config.hidden_size, mixer.num_heads
         first, cached, _ = mixer.side_rows
         maker = names.query_down if mixer.query_rank else names.qkv[0]
@@ -301,7 +301,7 @@ class WeightReader(MatrixReader):
         }
 
     def _delta(self, prefix: str, mixer: DeltaRule) -> dict[str, Any]:
-        """What a delta rule has of a layer."""
+        """The weights of a layer's delta rule."""
         hidden = self._config.hidden_size
         sizes, at = mixer.sizes, f"{prefix}{self._config.names.delta}."
         columns, heads, values = sizes.columns, sizes.num_value_heads, sizes.value_columns
@@ -334,7 +334,9 @@ class WeightReader(MatrixReader):
         }
 
     def _mixture(self, prefix: str, described: Layer) -> dict[str, Any]:
-        """What a mixture has of a layer. Experts are tensors of their own, or all in one."""
+        """The weights of a layer's mixture. Each expert has tensors of its own, or all are in
+        one.
+        """
         mlp, names, hidden = described.mlp, self._config.names, self._config.hidden_size
         assert isinstance(mlp, Experts)
         apart = None

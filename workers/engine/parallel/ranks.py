@@ -52,8 +52,8 @@ class RanksPlace(NamedTuple):
 
     @classmethod
     def on_host(cls, folder: Path, count: int) -> "RanksPlace":
-        """In `folder`, which only this user can read. The library would otherwise listen on the
-        host's own address.
+        """A place in `folder`, which only this user can read. The library would otherwise listen on
+        the host's own address.
         """
         store = dist.FileStore(str(folder / _STORE), count)  # type: ignore[attr-defined, unused-ignore]
         return cls(store, "lo", _PATIENCE, is_one_host=True)

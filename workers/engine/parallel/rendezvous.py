@@ -39,7 +39,7 @@ class RankAbsent(EngineBroken):
 
 
 class RankHello(msgspec.Struct, frozen=True, tag="hello"):
-    """What a rank says that dials: who it is, and what it was started with."""
+    """The first message of a rank that dials: its identity, and its configuration."""
 
     group: str
     rank: int
@@ -64,7 +64,7 @@ _ANSWER: Final[Any] = RanksBegin | RankRefusal
 
 
 class MeetingPoint(NamedTuple):
-    """Where the first rank listens."""
+    """The address at which the first rank listens."""
 
     host: str
     port: int
@@ -201,7 +201,7 @@ def _connected(address: MeetingPoint, own: RankHello, end: float, wait_s: float)
 
 
 def _misfit(own: RankHello, other: RankHello) -> str:
-    """What the other rank was started with that this one was not; empty if nothing."""
+    """The differences in the configuration of the other rank; empty if there are none."""
     who = f"rank {other.rank} of group `{other.group}`"
     if other.group != own.group:
         return f"{who} is none of group `{own.group}`: one of them has another's rendezvous"

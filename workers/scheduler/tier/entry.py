@@ -20,7 +20,7 @@ class EntryKind(IntEnum):
 
 
 class Name(NamedTuple):
-    """What an entry is found by. `digest` is that of the block, or of the block before a state."""
+    """The key of an entry. `digest` is the digest of the block, or of the block before a state."""
 
     kind: EntryKind
     digest: BlockDigest

@@ -68,7 +68,7 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
         "first_k_dense_replace": 3,
     },
 }
-"""What transformers has where a file says nothing. A null `q_lora_rank` means none."""
+"""transformers' defaults of absent keys. A null `q_lora_rank` means none."""
 
 _KNOWN: Final = {
     "hidden_act": ("silu",),

@@ -65,7 +65,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
         SLIDING: {"rope_type": "default", "rope_theta": 1e4},
     },
 }
-"""What transformers has where a file says nothing."""
+"""transformers' defaults of absent keys."""
 
 _UNIFIED_DEFAULTS: Final = {
     **_DEFAULTS,

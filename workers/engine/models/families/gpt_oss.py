@@ -45,7 +45,7 @@ _DEFAULTS: Final = {
         "original_max_position_embeddings": 4096,
     },
 }
-"""What transformers has where a file says nothing."""
+"""transformers' defaults of absent keys."""
 
 
 def describe(file: ConfigFile) -> ModelDescription:

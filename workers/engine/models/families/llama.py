@@ -121,7 +121,7 @@ _DEFAULTS: Final[dict[str, dict[str, Any]]] = {
         },
     },
 }
-"""What transformers has where a file says nothing."""
+"""transformers' defaults of absent keys."""
 
 _NAMES: Final = TensorNames(
     prefixes=("model.", "language_model.model.", "model.language_model."),

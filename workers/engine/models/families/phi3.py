@@ -23,7 +23,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "original_max_position_embeddings": 4096,
     "rms_norm_eps": 1e-5,
 }
-"""What transformers has where a file says nothing."""
+"""transformers' defaults of absent keys."""
 
 _NAMES: Final = TensorNames(qkv=("self_attn.qkv_proj",), gate_up=("mlp.gate_up_proj",))
 

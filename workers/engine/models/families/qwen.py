@@ -30,7 +30,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "num_key_value_heads": 32,
     "max_position_embeddings": 32_768,
 }
-"""What transformers has where a file says nothing."""
+"""transformers' defaults of absent keys."""
 
 _HEADS: Final[dict[str, dict[str, Any]]] = {"qwen2": {}, "qwen3": {"head_dim": 128}}
 """Like `_DEFAULTS`, for each `model_type`."""

@@ -27,7 +27,7 @@ _DEFAULTS: Final[dict[str, Any]] = {
     "moe_intermediate_size": 768,
     "num_experts_per_tok": 8,
 }
-"""What transformers has where a file says nothing; of experts 128, by either name."""
+"""transformers' defaults of absent keys; 128 experts, under either name."""
 
 
 def _windows(file: ConfigFile) -> tuple[int, ...]:

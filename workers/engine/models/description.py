@@ -136,7 +136,7 @@ class Latent(Attention, frozen=True, kw_only=True):
 
     @property
     def is_partial(self) -> bool:
-        """Whether the dimensions that turn are stored apart from those that do not."""
+        """False: the dimensions that turn are stored apart, so no row moves."""
         return False
 
     @property

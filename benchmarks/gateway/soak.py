@@ -183,7 +183,7 @@ def _settled(gateway: MeasuredGateway) -> dict[str, float]:
     deadline = time.monotonic() + _SETTLE_S
     last: dict[str, float] = {}
     while time.monotonic() < deadline:
-        now = _books(gateway)
+        now = _counts(gateway)
         is_idle = now["in_flight"] == now["detached"] == now["running"] == 0
         if is_idle and {**now, "rss_mb": 0} == {**last, "rss_mb": 0}:
             return now
@@ -192,7 +192,7 @@ def _settled(gateway: MeasuredGateway) -> dict[str, float]:
     return last
 
 
-def _books(gateway: MeasuredGateway) -> dict[str, float]:
+def _counts(gateway: MeasuredGateway) -> dict[str, float]:
     # Counted first: the gateway may still be closing the connection of the samples.
     num_descriptors = gateway.num_descriptors()
     samples = _samples(gateway)

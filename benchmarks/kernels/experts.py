@@ -7,6 +7,7 @@ choices have, and the times of gates and ups for many rows hold the list of pair
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
 from unittest.mock import patch
@@ -21,7 +22,7 @@ from kernels.experts import reference as defined
 from kernels.experts.counted import CountedProduct
 from kernels.experts.stack import Stack
 from kernels.fp8 import quantize_weight
-from kernels.mxfp4 import GROUP, Mxfp4Weight
+from kernels.mxfp4 import GROUP, Mxfp4Weight, place
 from kernels.rms_norm import rms_norm
 
 ROWS: Final = (1, 8, 64)
@@ -72,6 +73,19 @@ def _stacks(mixture: Mixture, device: torch.device) -> tuple[Stack, Stack, Tenso
         drawn(count * hidden, width),
         (router * hidden**-0.5).bfloat16(),
     )
+
+
+@lru_cache(maxsize=1)
+def _placed_stacks(mixture: Mixture, device: torch.device) -> tuple[Stack, Stack]:
+    """Both stacks as kernels in CUDA C++ read them; those of the last mixture are kept."""
+    gate_up, down, _ = _stacks(mixture, device)
+    return _placed(gate_up), _placed(down)
+
+
+def _placed(stack: Stack) -> Stack:
+    if not isinstance(stack, Mxfp4Weight):
+        return stack
+    return place(replace(stack, pairs=stack.pairs.clone()))
 
 
 def _drawn(
@@ -144,7 +158,7 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
 
         # The other way, beside what serves.
         with patch.object(verdict, "serves", lambda *_: True):
-            return whole(*given)
+            return whole(*given, stacks=_placed_stacks)
 
     def whole(
         x: Tensor,
@@ -153,10 +167,11 @@ def _layer(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         residual: Tensor,
         *,
         is_apart: bool = False,
+        stacks: Callable[[Mixture, torch.device], tuple[Stack, ...]] = _stacks,
         joined: Callable[..., tuple[Tensor, Routed]] = norm_route,
     ) -> Tensor:
-        gate_up, down, router = _stacks(mixture, device)
-        given = ExpertWeights(router)
+        gate_up, down, *_ = stacks(mixture, device)
+        given = ExpertWeights(_stacks(mixture, device)[2])
         # The router's time, and the experts of the case.
         if is_apart:
             normed = rms_norm(x, norm, _EPS)
@@ -215,7 +230,7 @@ def _up(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         weights: Tensor,
         *_: Any,  # noqa: ANN401
     ) -> Tensor:
-        stack, routed = _stacks(mixture, device)[0], Routed(experts, weights)
+        stack, routed = _placed_stacks(mixture, device)[0], Routed(experts, weights)
         return module.gate_up(x, stack, None, routed, width, activation, tiles)
 
     variants = _variants(rows, by_few, _lone_up_tiles(), by_many, _listed_tiles())
@@ -267,7 +282,8 @@ def _down(mixture: Mixture, rows: int, device: torch.device) -> KernelCase:
         residual: Tensor,
         _: many.PairList,
     ) -> Tensor:
-        return module.down(gated, _stacks(mixture, device)[1], None, routed, residual, tiles)
+        stack = _placed_stacks(mixture, device)[1]
+        return module.down(gated, stack, None, routed, residual, tiles)
 
     def expected(gated: Tensor, routed: Routed, residual: Tensor, _: many.PairList) -> Tensor:
         stack = _stacks(mixture, device)[1]

@@ -261,7 +261,7 @@ def _drawn(form: str, num_rows: int, depth: int, device: torch.device) -> Stack:
     if form == "mxfp4":
         pairs = torch.empty(num_rows, depth // 2, dtype=torch.uint8, device=device)
         powers = torch.empty(num_rows, depth // GROUP, dtype=torch.uint8, device=device)
-        return Mxfp4Weight(pairs.random_(0, 256), powers.random_(117, 122))
+        return Mxfp4Weight(pairs.random_(0, 256), powers.random_(117, 122), is_placed=True)
     whole = torch.empty(num_rows, depth, dtype=torch.bfloat16, device=device)
     whole.normal_(0.0, depth**-0.5)
     if form == "blocks":

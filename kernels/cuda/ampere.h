@@ -42,7 +42,8 @@ __device__ __forceinline__ void copy16_of_128(u32 to, const void* from, bool is_
                : "memory");
 }
 
-// Start to copy 16 bytes; the L2 cache fetches all 256 bytes around them.
+// Start to copy 16 bytes; the L2 cache fetches all 256 bytes around them. Unless `is_inside` nothing
+// is read, so `from` may be anywhere.
 __device__ __forceinline__ void copy16_of_256(u32 to, const void* from, bool is_inside) {
   asm volatile("cp.async.cg.shared.global.L2::256B [%0], [%1], 16, %2;" ::"r"(to), "l"(from),
                "r"(is_inside ? 16 : 0)

@@ -42,6 +42,7 @@ __all__ = [
     "fault_on_card",
     "mix",
     "norm_route",
+    "reads_placed",
     "rounds_rows",
     "route",
     "takes_shared",
@@ -252,3 +253,12 @@ def fault_on_card(device: torch.device) -> str:
     from kernels.experts import verdict
 
     return verdict.fault_on(device)
+
+
+def reads_placed(gate_up: Weight, down: Weight, routing: Routing, dtype: torch.dtype) -> bool:
+    """Whether rows of this dtype are multiplied by kernels that read placed experts alone
+    (`kernels.mxfp4.place`), however many they are; after `check_on_card`.
+    """
+    from kernels.experts import choose
+
+    return choose.reads_placed(gate_up, down, routing.num_active, routing.num_experts, dtype)

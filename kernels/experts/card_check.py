@@ -20,7 +20,7 @@ from kernels.experts.stack import Stack
 from kernels.fp8 import BLOCK, FP8, Fp8Weight
 from kernels.fp8.reference import quantize_rows
 from kernels.linear.int4_check import fault_of
-from kernels.mxfp4 import GROUP, Mxfp4Weight
+from kernels.mxfp4 import GROUP, Mxfp4Weight, place
 
 
 class CheckedMixture(msgspec.Struct, frozen=True):
@@ -190,7 +190,7 @@ def _stacks(mixture: CheckedMixture, device: torch.device) -> tuple[Stack, Stack
         pairs.random_(0, 256, generator=generator)
         powers.random_(117, 123, generator=generator)
         powers[:, ::17] = 90
-        return Mxfp4Weight(pairs, powers)
+        return place(Mxfp4Weight(pairs, powers))
 
     return drawn(count * 2 * width, hidden), drawn(count * hidden, width)
 

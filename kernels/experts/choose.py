@@ -6,6 +6,7 @@ Owns the rule. Must not know how any of them works. What is not in CUDA C++ is T
 from enum import StrEnum
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from kernels.experts import listed, mxfp4, rounded, row_tiles, verdict, wide, widened
@@ -68,12 +69,15 @@ def way(
     in_cuda: bool | None = None,
 ) -> Way:
     """The kernels for so many pairs, of few rows `with_shared` expert among them; `in_cuda` None:
-    where `kernels.experts.verdict` has found those in CUDA C++ right.
+    where `kernels.experts.verdict` has found those in CUDA C++ right, which experts in MXFP4 that
+    are placed show.
     """
     share = _WIDE_PAIRS_OF_EXPERT if isinstance(gate_up, Tensor) else _PAIRS_OF_EXPERT
     is_few = invariant or num_pairs * share <= num_experts
     form = stored(gate_up).form
-    if in_cuda is None:
+    if in_cuda is None and isinstance(gate_up, Mxfp4Weight) and not x.is_meta:
+        in_cuda = gate_up.is_placed  # only what they read is
+    elif in_cuda is None:
         in_cuda = verdict.serves(x.device, gate_up.shape[1], down.shape[1], form)
     if isinstance(gate_up, Mxfp4Weight) and isinstance(down, Mxfp4Weight) and is_few and in_cuda:
         return Way.FEW_MXFP4 if mxfp4.suits(x, gate_up, down) else Way.FEW
@@ -97,3 +101,20 @@ def way(
         return Way.WIDENED
     is_rounded = row_tiles.rounds(x, gate_up, down, num_pairs, num_experts)
     return Way.ROUNDED if is_rounded else Way.MANY
+
+
+def reads_placed(
+    gate_up: Weight, down: Weight, num_active: int, num_experts: int, dtype: torch.dtype
+) -> bool:
+    """Whether kernels in CUDA C++ serve such experts in MXFP4 whatever the number of rows: then
+    they may be placed, which no other kernel reads.
+    """
+    if not isinstance(gate_up, Mxfp4Weight) or not isinstance(down, Mxfp4Weight):
+        return False
+    x = torch.empty(1, gate_up.shape[1], dtype=dtype, device=gate_up.pairs.device)
+    return (
+        verdict.serves(x.device, x.shape[1], down.shape[1], stored(gate_up).form)
+        and mxfp4.suits(x, gate_up, down)
+        and listed.suits(x, gate_up, down, num_experts, num_active)
+        and wide.suits(x, gate_up, down)
+    )

@@ -4,13 +4,17 @@ Owns the text that they share. Must not know any kernel.
 """
 
 from pathlib import Path
+from typing import Final
 
 from kernels.cuda import hopper
+
+_SHARED: Final = ("activation.h", "e2m1.h")
 
 
 def headers(card: str) -> dict[str, str]:
     """Those of all experts' kernels, by name: `card` is the header of instructions, "hopper.h" or
     "ampere.h".
     """
-    path = Path(__file__).with_name("activation.h")
-    return {**hopper.header(card), path.name: path.read_text(encoding="utf-8")}
+    here = Path(__file__).parent
+    shared = {name: (here / name).read_text(encoding="utf-8") for name in _SHARED}
+    return {**hopper.header(card), **shared}

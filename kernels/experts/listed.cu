@@ -24,8 +24,7 @@
 // memory that no other lane reads. So a warp waits for its own copies alone, and no barrier stands
 // between units. Any order of columns will do for a product if x has it too:
 //   lane 4 g + t   has rows g and g + 8 of the fragment, and of a step the chunks t and t + 4
-//   a word of it   in 8 bits the columns 0 and 2, then 1 and 3; in 4 bits i and i + 4 of its eight,
-//                  from the lowest four bits on
+//   a word of it   in 8 bits the columns 0 and 2, then 1 and 3; in 4 bits two by two (`e2m1.h`)
 // Chunks of eight columns of x lie in shared memory by (step, half, chunk of x in the weights' chunk,
 // row, t), so that eight rows meet all banks; a lane loads the right side of two products at once.
 // In a fragment of UP rows g are gates and rows g + 8 their ups, so that a lane has both.
@@ -33,11 +32,13 @@
 // Every program counts the pairs of all experts and so knows the tiles, in the order of experts and of
 // pairs: all programs must find the same, because several have units of one tile. It has a range of
 // the units of all tiles, whose warps take them in turns: while some have ended, the others share the
-// bandwidth. x is loaded anew only where the next tile's pairs are not among the rows that are there.
+// bandwidth. x is loaded anew only where the next tile's pairs are not among the rows that are there,
+// and never where a tile has as many programs as any other, nearly all of them.
 // A grid may be of any size that makes no range longer than HELD tiles: so a graph serves every choice.
 
 #include "ampere.h"
 #include "activation.h"
+#include "e2m1.h"
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int ROWS = 8 * EIGHTS;
@@ -62,28 +63,14 @@ constexpr u32 LOWER = UP ? OUT : 8;          // from a fragment's row g to its r
 constexpr int BLOCK = 128;                   // rows and columns of a scale
 constexpr int SCALES = (DEPTH + BLOCK - 1) / BLOCK;
 constexpr int GROUPS = DEPTH / 32;
-constexpr u32 NIBBLES = 0x000F000F, BFLOATS = 0x81C081C0;
 constexpr u32 SIGNS = 0x80008000, SIZES = 0x07F007F0;
 constexpr u32 LIFT = 0x7B807B80;             // 2^120, twice
-constexpr float UNSCALED = FORM == 3 ? 18446744073709551616.0f : 1.0f;  // 2^64, see `factor_of`
+constexpr bool ENDS_HALF = LINE % STEP > 0 && LINE % STEP <= STEP / 2;  // half of the last step is empty
 static_assert(LINE % 16 == 0 && OUT % 16 == 0, "whole chunks and units");
 static_assert(FORM != 2 || STEPS <= 32, "a lane has the scale of a step");
 static_assert(COUNTED % 32 == 0, "a lane has as many experts as another");
 static_assert(COUNTED * (4 + CHUNKS) <= RING_BYTES + X_BYTES, "counts are dead when copies begin");
 static_assert(ROOM >= ROWS && PAIRS < 65536, "pairs of a tile, and of all");
-
-// Two numbers of a power p, times 2^126 because of what `nibbles_of` makes of them, and times 2^-64 so
-// that no power up to 193 exceeds a bfloat16: 2^(p - 127 + 126 - 64), twice.
-__device__ __forceinline__ u32 factor_of(u32 power) { return (power + 62) * 0x00800080u; }
-
-// Two numbers of four bits, in the low bits of both halves of `bits` if `SHIFT` is 0, or above four
-// others if it is 4. One multiplication puts sign and size where a bfloat16 that is 2^-126 as large
-// has them (it may be subnormal); the product with the factor is exact.
-template <int SHIFT>
-__device__ __forceinline__ u32 nibbles_of(u32 bits, u32 factor) {
-  const u32 both = (bits & (NIBBLES << SHIFT)) * ((1u << (12 - SHIFT)) + (1u << (6 - SHIFT)));
-  return multiply_add(both & BFLOATS, factor, SIGNS);
-}
 
 // The numbers in e4m3 in the bytes 0 and 2, or 1 and 3: sign and size as a bfloat16 that is 2^-120 as
 // large has them; the product is exact.
@@ -101,10 +88,7 @@ __device__ __forceinline__ u32 word_of(const uint4& chunk, int k) {
 // Eight columns of x in the order of the weights.
 __device__ __forceinline__ uint4 ordered(const uint4& v) {
   uint4 to = v;
-  if (FORM == 3) {  // 0 4 1 5 2 6 3 7
-    to.x = __byte_perm(v.x, v.z, 0x5410), to.y = __byte_perm(v.x, v.z, 0x7632);
-    to.z = __byte_perm(v.y, v.w, 0x5410), to.w = __byte_perm(v.y, v.w, 0x7632);
-  } else {  // 0 2 1 3 4 6 5 7
+  if (FORM != 3) {  // 0 2 1 3 4 6 5 7
     to.x = __byte_perm(v.x, v.y, 0x5410), to.y = __byte_perm(v.x, v.y, 0x7632);
     to.z = __byte_perm(v.z, v.w, 0x5410), to.w = __byte_perm(v.z, v.w, 0x7632);
   }
@@ -121,10 +105,10 @@ __device__ __forceinline__ void add_half(float (&sums)[EIGHTS][4], const uint4& 
     u32 first[4], last[4];
     if (FORM == 3) {
       const u32 one = word_of(top, k), two = word_of(bottom, k);
-      first[0] = nibbles_of<0>(one, top_factor), first[1] = nibbles_of<0>(two, bottom_factor);
-      first[2] = nibbles_of<4>(one, top_factor), first[3] = nibbles_of<4>(two, bottom_factor);
-      last[0] = nibbles_of<0>(one >> 8, top_factor), last[1] = nibbles_of<0>(two >> 8, bottom_factor);
-      last[2] = nibbles_of<4>(one >> 8, top_factor), last[3] = nibbles_of<4>(two >> 8, bottom_factor);
+      first[0] = pair_of<0>(one, top_factor), first[1] = pair_of<0>(two, bottom_factor);
+      first[2] = pair_of<1>(one, top_factor), first[3] = pair_of<1>(two, bottom_factor);
+      last[0] = pair_of<2>(one, top_factor), last[1] = pair_of<2>(two, bottom_factor);
+      last[2] = pair_of<3>(one, top_factor), last[3] = pair_of<3>(two, bottom_factor);
     } else {
       const u32 one = word_of(top, 2 * k), two = word_of(bottom, 2 * k);
       const u32 three = word_of(top, 2 * k + 1), four = word_of(bottom, 2 * k + 1);
@@ -219,8 +203,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
   }
   __syncthreads();
   const int all_units = *found * UNITS;
-  const int first = (int)((long long)all_units * blockIdx.x / gridDim.x);
-  const int last = (int)((long long)all_units * (blockIdx.x + 1) / gridDim.x);
+  int first = (int)((long long)all_units * blockIdx.x / gridDim.x);
+  int last = (int)((long long)all_units * (blockIdx.x + 1) / gridDim.x);
+  const int share = gridDim.x / max(*found, 1);  // programs of a tile
+  if (FORM == 3 && share * *found * 16 >= (int)gridDim.x * 15) {
+    const int tile = blockIdx.x / share, part = blockIdx.x - tile * share;
+    if (tile >= *found) return;
+    first = tile * UNITS + UNITS * part / share, last = tile * UNITS + UNITS * (part + 1) / share;
+  }
   if (first >= last) return;
   const int first_tile = first / UNITS, last_tile = (last - 1) / UNITS;
 #pragma unroll
@@ -254,8 +244,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       for (int i = 0; i < 4; ++i) {
         const bool is_inside =
             LINE % STEP == 0 || copied_step * STEP + i / 2 * 64 + (int)place * 16 < (int)LINE;
-        const char* const at = from + (i % 2 ? (u64)LOWER * LINE : 0) + i / 2 * 64;
-        copy16_of_256(to + i * 512, is_inside ? at : values, is_inside);
+        copy16_of_256(to + i * 512, from + (i % 2 ? (u64)LOWER * LINE : 0) + i / 2 * 64, is_inside);
       }
       from += STEP;
       if (++copied_step == STEPS)
@@ -351,40 +340,49 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
       rows[n] = x_rows + (base + min(8 * n + (int)quad, count - 1)) * 64 + place * 16;
     }
     float sums[EIGHTS][4] = {};
+    const auto add_steps = [&](bool is_small) {
 #pragma unroll 1
-    for (int s = 0; s < STEPS; ++s) {
-      wait_groups<STAGES - 1>();
-      uint4 own[4];
+      for (int s = 0; s < STEPS; ++s) {
+        wait_groups<STAGES - 1>();
+        uint4 own[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) own[i] = *(const uint4*)(own_ring + slot + i * 512);
-      u32 factors[4] = {};
-      if (FORM == 3) {
+        for (int i = 0; i < 4; ++i) own[i] = *(const uint4*)(own_ring + slot + i * 512);
+        u32 factors[4] = {};
+        if (FORM == 3) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) factors[i] = factor_of(powers[0][i]), powers[0][i] = powers[1][i];
-        load_powers(powers[1]);
+          for (int i = 0; i < 4; ++i)
+            factors[i] = factor_of(powers[0][i]), powers[0][i] = powers[1][i];
+          load_powers(powers[1]);
+        }
+        float parts[EIGHTS][4] = {};
+        auto& into = FORM == 2 ? parts : sums;
+        const auto add = [&](int half) {
+          const int i = 2 * half;
+          const u32 at = half * WORDS * X_PART;
+          if (is_small)
+            add_half<1>(into, own[i], own[i + 1], factors[i], factors[i + 1], rows, at);
+          else
+            add_half<EIGHTS>(into, own[i], own[i + 1], factors[i], factors[i + 1], rows, at);
+        };
+        add(0);
+        if (!ENDS_HALF || s < STEPS - 1) add(1);
+        if (FORM == 2) {
+          const float top = __shfl_sync(0xffffffff, own_scales[0], s);
+          const float bottom = UP ? __shfl_sync(0xffffffff, own_scales[1], s) : top;
+#pragma unroll
+          for (int n = 0; n < EIGHTS; ++n)
+#pragma unroll
+            for (int r = 0; r < 4; ++r) sums[n][r] += parts[n][r] * (r < 2 ? top : bottom);
+        }
+#pragma unroll
+        for (int n = 0; n < EIGHTS; ++n) rows[n] += X_STEP;
+        copy_step(ring + slot);
+        slot = slot == (STAGES - 1) * SLOT ? 0 : slot + SLOT;
       }
-      float parts[EIGHTS][4] = {};
-      auto& into = FORM == 2 ? parts : sums;
-      if (EIGHTS > 1 && count <= 8) {
-        add_half<1>(into, own[0], own[1], factors[0], factors[1], rows, 0);
-        add_half<1>(into, own[2], own[3], factors[2], factors[3], rows, WORDS * X_PART);
-      } else {
-        add_half<EIGHTS>(into, own[0], own[1], factors[0], factors[1], rows, 0);
-        add_half<EIGHTS>(into, own[2], own[3], factors[2], factors[3], rows, WORDS * X_PART);
-      }
-      if (FORM == 2) {
-        const float top = __shfl_sync(0xffffffff, own_scales[0], s);
-        const float bottom = UP ? __shfl_sync(0xffffffff, own_scales[1], s) : top;
-#pragma unroll
-        for (int n = 0; n < EIGHTS; ++n)
-#pragma unroll
-          for (int r = 0; r < 4; ++r) sums[n][r] += parts[n][r] * (r < 2 ? top : bottom);
-      }
-#pragma unroll
-      for (int n = 0; n < EIGHTS; ++n) rows[n] += X_STEP;
-      copy_step(ring + slot);
-      slot = slot == (STAGES - 1) * SLOT ? 0 : slot + SLOT;
-    }
+    };
+    // Two loops: one that asked in each step for the number of pairs had too few registers.
+    if (EIGHTS > 1 && count <= 8) add_steps(true);
+    else add_steps(false);
 
     const int inner = (unit - tile * UNITS) * FEATURES + (int)quad;
 #pragma unroll
@@ -394,8 +392,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
         const int column = 8 * n + 2 * (int)place + r;
         if (column >= count) continue;
         const long long pair = own_pairs[(tile - first_tile) * ROWS + column];
-        float top = sums[n][r] * UNSCALED, bottom = sums[n][2 + r] * UNSCALED;
+        float top = sums[n][r], bottom = sums[n][2 + r];
         if (FORM == 1) top *= own_scales[0], bottom *= own_scales[1];
+        if (FORM == 3) top *= UNSCALED, bottom *= UNSCALED;
         if (BIAS) {
           top += wide(bias[row + quad], false);
           bottom += wide(bias[row + quad + LOWER], false);

@@ -23,7 +23,7 @@ from kernels.experts.headers import headers
 from kernels.experts.many import most_tiles
 from kernels.experts.tiles import stored
 from kernels.launch import scratch
-from kernels.mxfp4 import GROUP
+from kernels.mxfp4 import GROUP, Mxfp4Weight, check_placed
 
 if TYPE_CHECKING:
     from kernels.fp8 import Weight
@@ -69,8 +69,8 @@ _DOWN: Final = ListedTiles(warps=8, stages=4, room=16, blocks=2)
 _MXFP4_UP: Final = ListedTiles(warps=24, stages=2, room=16, blocks=1, eights=2)
 _MXFP4_DOWN: Final = ListedTiles(warps=20, stages=3, room=16, blocks=1, eights=2)
 """The best on an H200 of ten and eight: gates and ups of 8 rows of a 30B in 8 bits took 44.4 us
-(Triton 75.3), what is down 26.8 (36.5), those of gpt-oss-20b at 8 and 64 rows 63.9 and 111.4, and
-38.6 and 67.7. MXFP4 always has 16 pairs in a tile: it is bound by the instructions that unpack it,
+(Triton 75.3), what is down 26.8 (36.5), those of gpt-oss-20b at 8 and 64 rows 60.8 and 103.6, and
+35.7 and 65.1. MXFP4 always has 16 pairs in a tile: it is bound by the instructions that unpack it,
 once for each tile. In 8 bits more pairs of an expert are `kernels.experts.rounded`'s."""
 
 
@@ -171,6 +171,8 @@ class _ListedKernel(CountingKernel[ListedTiles]):
         self, product: CountedProduct, stack: Weight
     ) -> tuple[Sequence[Any], Sequence[Tensor]]:
         del product
+        if isinstance(stack, Mxfp4Weight):
+            check_placed(stack)
         values, scales, *_ = stored(stack)
         return (), (values, scales)
 

@@ -20,10 +20,9 @@
 // stands between a copy and its use. Four neighbouring lanes have four groups of a row, and a product
 // of 16 columns takes four columns of each of them. Any order of columns will do if x has it too:
 //   lane 4 g + t        has rows g and g + 8 of the fragment, group 4 j + t in step j
-//   word k of its 16 bytes    columns 8 k to 8 k + 7 of the group, from the lowest four bits on
-//   register i of a word      columns i and i + 4 of these, as they are masked out of it together
-// Chunks of eight columns of x lie in shared memory by (step, word, row, t), with their columns in
-// the order 0 4 1 5 2 6 3 7: a lane loads the right side of two products at once.
+//   word k of its 16 bytes    columns 8 k to 8 k + 7 of the group, two by two (`e2m1.h`)
+// Chunks of eight columns of x lie in shared memory by (step, word, row, t): a lane loads the right
+// side of two products at once.
 // In a fragment of UP rows g are gates and rows g + 8 their ups, so that a thread has both.
 //
 // Work is cut into units, (pair or, of what is down, row; MT fragments), and each program has a range
@@ -32,6 +31,7 @@
 
 #include "ampere.h"
 #include "activation.h"
+#include "e2m1.h"
 
 constexpr int THREADS = 32 * WARPS;
 constexpr int GROUPS = DEPTH / 32;
@@ -49,34 +49,10 @@ constexpr u32 LINE = DEPTH / 2;         // bytes of a weight row
 constexpr int PITCH = TILE + 4;         // so that the 32 lanes of a store meet 32 banks
 constexpr u32 RING_BYTES = STAGES * STEPS * MT * 2 * THREADS * 16;
 constexpr u32 STAGED_BYTES = WARPS * PITCH * 4;
-constexpr u32 NIBBLES = 0x000F000F, BFLOATS = 0x81C081C0;
-constexpr u32 SIGNS = 0x80008000;  // two zeros that leave the sign of what is added
-constexpr float UNSCALED = 18446744073709551616.0f;  // 2^64, see `factor_of`
 static_assert(DEPTH % 32 == 0 && OUT % FEATURES == 0, "whole groups and units");
-
-// Two numbers of a power p, times 2^126 because of what `pair_of` makes of them, and times 2^-64 so
-// that no power up to 193 exceeds a bfloat16: 2^(p - 127 + 126 - 64), twice.
-__device__ __forceinline__ u32 factor_of(u32 power) { return (power + 62) * 0x00800080u; }
-
-// Two numbers of four bits, in the low bits of both halves of `bits` if `SHIFT` is 0, or above four
-// others if it is 4. One multiplication puts sign and size where a bfloat16 that is 2^-126 as large
-// has them (it may be subnormal); the product with the factor is exact.
-template <int SHIFT>
-__device__ __forceinline__ u32 pair_of(u32 bits, u32 factor) {
-  const u32 both = (bits & (NIBBLES << SHIFT)) * ((1u << (12 - SHIFT)) + (1u << (6 - SHIFT)));
-  return multiply_add(both & BFLOATS, factor, SIGNS);
-}
 
 __device__ __forceinline__ u32 word_of(const uint4& chunk, int k) {
   return k == 0 ? chunk.x : k == 1 ? chunk.y : k == 2 ? chunk.z : chunk.w;
-}
-
-// Eight columns of x in the order of the weights' pairs.
-__device__ __forceinline__ uint4 paired(const uint4& v) {
-  uint4 to;
-  to.x = __byte_perm(v.x, v.z, 0x5410), to.y = __byte_perm(v.x, v.z, 0x7632);
-  to.z = __byte_perm(v.y, v.w, 0x5410), to.w = __byte_perm(v.y, v.w, 0x7632);
-  return to;
 }
 
 // Products of 16 MT weight rows with a row of x, in all columns of the right side, of a step's columns.
@@ -89,12 +65,11 @@ __device__ __forceinline__ void add_step(float (&sums)[MT][4], const uint4 (&wei
 #pragma unroll
     for (int m = 0; m < MT; ++m) {
       const u32 top = word_of(weights[m][0], k), bottom = word_of(weights[m][1], k);
-      const u32 top8 = top >> 8, bottom8 = bottom >> 8;
       const u32 first[4] = {pair_of<0>(top, factors[m][0]), pair_of<0>(bottom, factors[m][1]),
-                            pair_of<4>(top, factors[m][0]), pair_of<4>(bottom, factors[m][1])};
+                            pair_of<1>(top, factors[m][0]), pair_of<1>(bottom, factors[m][1])};
       multiply(sums[m], first, right.x, right.y, sums[m]);
-      const u32 last[4] = {pair_of<0>(top8, factors[m][0]), pair_of<0>(bottom8, factors[m][1]),
-                           pair_of<4>(top8, factors[m][0]), pair_of<4>(bottom8, factors[m][1])};
+      const u32 last[4] = {pair_of<2>(top, factors[m][0]), pair_of<2>(bottom, factors[m][1]),
+                           pair_of<3>(top, factors[m][0]), pair_of<3>(bottom, factors[m][1])};
       multiply(sums[m], last, right.z, right.w, sums[m]);
     }
   }
@@ -193,8 +168,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
           const int k = begin + u * THREADS, row = k / CHUNKS, chunk = k - row * CHUNKS;
           if (row >= PARTS) continue;
           const int step = chunk / 16, group = chunk / 4 % 4, word = chunk % 4;
-          *(uint4*)(x_rows + ((step * 4 + word) * PARTS + row) * 64 + group * 16) =
-              paired(columns[u]);
+          *(uint4*)(x_rows + ((step * 4 + word) * PARTS + row) * 64 + group * 16) = columns[u];
         }
       }
       __syncthreads();

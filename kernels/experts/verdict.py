@@ -25,6 +25,7 @@ from kernels.cuda.card_mark import mark_path
 from kernels.experts import counted, listed, mxfp4, rounded, wide
 from kernels.experts.card_check import CheckedMixture
 from kernels.experts.headers import headers
+from kernels.mxfp4 import placing
 
 RAN: Final = frozenset(
     {
@@ -142,7 +143,7 @@ def mark_of(device: torch.device, mixture: CheckedMixture) -> Path:
     sources = [Path(mxfp4.__file__), mxfp4.mxfp4_experts.path]
     sources += Path(counted.__file__), Path(listed.__file__), listed.listed_experts.path
     sources += Path(wide.__file__), wide.wide_experts.path
-    sources += Path(rounded.__file__), rounded.rounded_experts.path
+    sources += Path(rounded.__file__), rounded.rounded_experts.path, Path(placing.__file__)
     return mark_path(
         device,
         "experts_right",

@@ -14,7 +14,7 @@
 // Weights are the left side of products, rows of x the right one. Numbers of four bits come to shared
 // memory as they are, become bfloat16 in registers, and are multiplied from there. A lane has 16
 // columns of 64 then, with one power, so x has its columns in another order, in blocks of 64: column
-// 16 t + 8 k + 4 h + i, lane t's, is at 32 k + 8 i + 2 t + h. Gates leave in that order too, for the
+// 16 t + 8 k + 2 i + h, lane t's, is at 32 k + 8 i + 2 t + h. Gates leave in that order too, for the
 // product that is down.
 //
 // A fragment of UP has eight gates and their eight ups in each 16 rows, so that a thread has both. Row
@@ -50,9 +50,6 @@ constexpr int PITCH = 48, AT_ONCE = 32;  // bytes of a pair in what a warp turns
 constexpr int STAGED_BYTES = PITCH * AT_ONCE;
 constexpr int LISTENERS = WARPS + FETCHERS / 32;
 constexpr int LINES = ROWS / 16;       // rows of x that a fetching thread has a chunk of
-constexpr u32 NIBBLES = 0x000F000F, BFLOATS = 0x81C081C0;
-constexpr u32 SIGNS = 0x80008000;      // two zeros that leave the sign of what is added
-constexpr float UNSCALED = 18446744073709551616.0f;  // 2^64, see `factor_of`
 static_assert(DEPTH % COLUMNS == 0 && OUT % 64 == 0 && ROWS % 32 == 0, "whole tiles");
 
 // Start to copy 16 bytes.
@@ -130,25 +127,14 @@ __device__ __forceinline__ u32 multiply_add(u32 a, u32 b, u32 c) {
   return v;
 }
 
-// Two numbers of a power p, times 2^126 because of what `pair_of` makes of them, and times 2^-64 so
-// that no power up to 193 exceeds a bfloat16: 2^(p - 127 + 126 - 64), twice.
-__device__ __forceinline__ u32 factor_of(u32 power) { return (power + 62) * 0x00800080u; }
-
-// Two numbers of four bits, in the low bits of both halves of `bits` if `SHIFT` is 0, or above four
-// others if it is 4. One multiplication puts sign and size where a bfloat16 that is 2^-126 as large
-// has them (it may be subnormal); the product with the factor is exact.
-template <int SHIFT>
-__device__ __forceinline__ u32 pair_of(u32 bits, u32 factor) {
-  const u32 both = (bits & (NIBBLES << SHIFT)) * ((1u << (12 - SHIFT)) + (1u << (6 - SHIFT)));
-  return multiply_add(both & BFLOATS, factor, SIGNS);
-}
+#include "e2m1.h"
 
 __device__ __forceinline__ float wide(u16 bits) { return __uint_as_float((u32)bits << 16); }
 
 // The gate at a place of a group's 64.
 __device__ __forceinline__ int gate_at(int place) {
   const int chunk = place / 8, lane = place % 8;
-  return lane / 2 * 16 + chunk / 4 * 8 + lane % 2 * 4 + chunk % 4;
+  return lane / 2 * 16 + chunk / 4 * 8 + chunk % 4 * 2 + lane % 2;
 }
 
 // Request a number that is read later.
@@ -170,7 +156,7 @@ __device__ __forceinline__ int stored_row(int m, int half) {
   return UP ? 8 * m + OWN / 2 * half : 64 * m + 8 * half;
 }
 __device__ __forceinline__ int natural_row(int m, int half) {
-  return UP ? m + FEATURES * half : 64 * m + 8 * half;
+  return UP ? 2 * m + FEATURES * half : 64 * m + 8 * half;
 }
 
 // Where a thread that multiplies finds what it reads in shared memory: weights from the beginning of
@@ -226,9 +212,9 @@ __device__ __forceinline__ int add_columns(float (&sums)[FRAGMENTS][ROWS / 2], c
       for (int m = 0; m < FRAGMENTS; ++m)
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-          const u32 bits = k % 2 ? now.words[m][half] >> 8 : now.words[m][half];
-          left[m][half] = pair_of<0>(bits, now.factors[m][half]);
-          left[m][2 + half] = pair_of<4>(bits, now.factors[m][half]);
+          const u32 word = now.words[m][half], factor = now.factors[m][half];
+          left[m][half] = k % 2 ? pair_of<2>(word, factor) : pair_of<0>(word, factor);
+          left[m][2 + half] = k % 2 ? pair_of<3>(word, factor) : pair_of<1>(word, factor);
         }
       begin_products();
 #pragma unroll

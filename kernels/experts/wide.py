@@ -26,7 +26,7 @@ from kernels.cuda.source import CudaSource, bits_of
 from kernels.experts.headers import headers
 from kernels.experts.pair_sums import add_pairs
 from kernels.launch import Launch
-from kernels.mxfp4 import GROUP, Mxfp4Weight
+from kernels.mxfp4 import GROUP, Mxfp4Weight, check_placed
 
 if TYPE_CHECKING:
     from kernels.experts.many import PairList
@@ -172,6 +172,7 @@ def _launch(
     if x.is_meta:
         wide_experts.record(constants)
         return
+    check_placed(stack)
     from kernels.cuda.driver import box_map, launch, loaded
 
     threads, used = 128 * (_GROUPS + 1), product.shared_bytes
@@ -207,7 +208,7 @@ def boxes_of(product: WideProduct, num_rows: int) -> tuple[tuple[int, ...], ...]
         box = _FRAGMENT * _FRAGMENTS, 1, 1, 1
         return (line, num_rows, 1, 1, 1), (1, line, line, line, line), box
     # `wide.cu` has the order of gates.
-    sizes, strides = (2, num_rows // 16, 4, 2), (4 * line, 16 * line, line, 8 * line)
+    sizes, strides = (2, num_rows // 16, 4, 2), (line, 16 * line, 2 * line, 8 * line)
     return (line, *sizes), (1, *strides), (2, 4, 4, 2)
 
 
@@ -251,9 +252,9 @@ def _turn_kernel(
         tl.extra.cuda.gdc_launch_dependents()
     block = tl.program_id(0).to(tl.int64) * BLOCKS + tl.arange(0, BLOCKS)[:, None]
     at = block * 64 + tl.arange(0, 64)[None, :]
-    # Column 16 t + 8 k + 4 h + i goes to 32 k + 8 i + 2 t + h.
-    parts = tl.reshape(tl.load(x_ptr + at, block < count, 0.0), [BLOCKS, 4, 2, 2, 4])
-    order = tl.permute(parts, (0, 2, 4, 1, 3))
+    # Column 16 t + 8 k + 2 i + h goes to 32 k + 8 i + 2 t + h.
+    parts = tl.reshape(tl.load(x_ptr + at, block < count, 0.0), [BLOCKS, 4, 2, 4, 2])
+    order = tl.permute(parts, (0, 2, 3, 1, 4))
     tl.store(out_ptr + at, tl.reshape(order, [BLOCKS, 64]), block < count)
 
 

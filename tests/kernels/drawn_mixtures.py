@@ -8,7 +8,7 @@ from torch import Tensor
 from kernels.experts import Activation, Routed, Routing, reference
 from kernels.experts.stack import Stack
 from kernels.fp8 import BLOCK, FP8, Fp8Weight, quantize_rows, quantize_weight
-from kernels.mxfp4 import Mxfp4Weight
+from kernels.mxfp4 import Mxfp4Weight, place
 from tests.kernels.expert_cases import CLAMPED
 
 
@@ -39,7 +39,8 @@ class Inputs(NamedTuple):
 
 def drawn_inputs(mixture: Mixture, form: str, device: str = "cpu") -> Inputs:
     """Inputs drawn the same every time for stacks of this form, with gates of about 1. A few powers
-    of MXFP4 are far from the others.
+    of MXFP4 are far from the others; "placed" are the same numbers as kernels in CUDA C++ read
+    them.
     """
     generator = torch.Generator().manual_seed(mixture.num_rows + mixture.hidden)
     count, hidden, width = mixture.count, mixture.hidden, mixture.width
@@ -48,18 +49,20 @@ def drawn_inputs(mixture: Mixture, form: str, device: str = "cpu") -> Inputs:
         return torch.randn(*shape, generator=generator).bfloat16().to(device)
 
     def stack(num_rows: int, depth: int) -> Stack:
-        if form == "mxfp4":
+        if form in {"mxfp4", "placed"}:
             bits = torch.randint(0, 256, (num_rows, depth // 2), generator=generator)
             powers = torch.randint(118, 124, (num_rows, depth // 32), generator=generator)
             powers[torch.rand(powers.shape, generator=generator) < 0.02] = 90
-            return Mxfp4Weight(bits.to(torch.uint8).to(device), powers.to(torch.uint8).to(device))
-        weight = torch.randn(num_rows, depth, generator=generator) * depth**-0.5
+            pairs, powers = bits.to(torch.uint8).to(device), powers.to(torch.uint8).to(device)
+            weight = Mxfp4Weight(pairs, powers)
+            return place(weight) if form == "placed" else weight
+        dense = torch.randn(num_rows, depth, generator=generator) * depth**-0.5
         # Some numbers are subnormal in e4m3.
-        weight[torch.rand(weight.shape, generator=generator) < 0.1] *= 2**-12
+        dense[torch.rand(dense.shape, generator=generator) < 0.1] *= 2**-12
         if form == "rows":
-            return quantize_weight(weight.to(device))
+            return quantize_weight(dense.to(device))
         scales = torch.rand(-(-num_rows // BLOCK), -(-depth // BLOCK), generator=generator) + 0.5
-        return Fp8Weight((weight * 32).to(FP8).to(device), (scales / 32).to(device))
+        return Fp8Weight((dense * 32).to(FP8).to(device), (scales / 32).to(device))
 
     if mixture.choices == "same":
         experts = torch.arange(mixture.active).expand(mixture.num_rows, -1)

@@ -201,7 +201,8 @@ inline void copy16(u32 to, const void* from, bool is_inside, u64 = 0) {
   };
   if (to % 16 || (u64)from % 16) return fail("a copy to or from an odd address", to);
   if (to + 16 > shared_bytes) return fail("a copy behind shared memory", to);
-  if (std::none_of(tensors.begin(), tensors.end(), holds)) return fail("a copy from nowhere", to);
+  if (is_inside && std::none_of(tensors.begin(), tensors.end(), holds))
+    return fail("a copy from nowhere", to);
   const Copy copy{to, from, is_inside};
   if (is_eager) carry_out(copy);
   else threads[threadIdx.x].open.push_back(copy);

@@ -46,7 +46,7 @@ class Both:
 
     def __init__(self, mixture: Mixture, rows: int, room: Path) -> None:
         self.mixture, self.room = mixture, room
-        self.inputs: Inputs = drawn_inputs(mixture, "mxfp4")
+        self.inputs: Inputs = drawn_inputs(mixture, "placed")
         self.listed = many.pair_list(self.inputs.routed.experts, mixture.count, rows)
         sizes = mixture.active, mixture.has_bias, rows
         self.up = WideProduct(True, mixture.hidden, mixture.width, *sizes)
@@ -205,7 +205,7 @@ ON_CARD: Final = (
 @pytest.mark.parametrize("mixture", ON_CARD, ids=str)
 def test_products_on_a_card(mixture: Mixture) -> None:
     """Against float32, in tiles of all sizes; each answer twice."""
-    host, card = drawn_inputs(mixture, "mxfp4"), drawn_inputs(mixture, "mxfp4", "cuda")
+    host, card = drawn_inputs(mixture, "mxfp4"), drawn_inputs(mixture, "placed", "cuda")
     gates, downs = card.stacks
     assert isinstance(gates, Mxfp4Weight)
     assert isinstance(downs, Mxfp4Weight)

@@ -21,6 +21,7 @@ from protocol.errors import ConfigError
 from workers.engine.drafting.description import names_head
 from workers.engine.drafting.drafter import Drafter
 from workers.engine.drafting.load import has_own_head, load_drafter
+from workers.engine.load.placing import place_experts
 from workers.engine.load.report import Report, phase_of
 from workers.engine.memory.out_of_memory import is_out_of_memory, shortage
 from workers.engine.models.description import Experts, ModelDescription
@@ -89,6 +90,7 @@ class ModelSource:
                 report("check", 0.0, "4-bit products")
                 print(check_int4(self.device, self.dtype).text, file=sys.stderr)
             check_experts(self.shape, weights, self.device, report)
+            weights = place_experts(self.shape, weights, self.dtype)
         return weights
 
     def sleep_with(self, sleep: DeviceSleep | NoSleep, weights: ModelWeights) -> None:

@@ -230,10 +230,10 @@ class MatrixReader:
             order = gates_first(num_rows)
             pairs, powers = pairs[:, order], powers[:, order]
         stack = count * num_rows
-        on_device = [
+        pairs, powers = (
             part.reshape(stack, -1).to(self._device, copy=True) for part in (pairs, powers)
-        ]
-        return Mxfp4Weight(*on_device)
+        )
+        return Mxfp4Weight(pairs, powers)
 
     @property
     def _fused_scale_suffix(self) -> str:

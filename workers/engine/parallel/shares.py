@@ -189,7 +189,7 @@ def columns_of(weight: Weight, part: slice) -> Weight:
         _check_groups(part, POWER_COLUMNS)
         pairs = weight.pairs[:, part.start // 2 : part.stop // 2]
         powers = weight.powers[:, part.start // POWER_COLUMNS : part.stop // POWER_COLUMNS]
-        return Mxfp4Weight(pairs.contiguous(), powers.contiguous())
+        return replace(weight, pairs=pairs.contiguous(), powers=powers.contiguous())
     raise TypeError("columns are cut before they are doubled")
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from workers.engine.drafting.drafter import Drafter
+from workers.engine.load.placing import placed_like
 from workers.engine.models.weights import LayerWeights, ModelWeights
 from workers.engine.sleep.weight_tensors import tensors_of
 
@@ -25,7 +26,7 @@ def read_again(
 
     def into(layer: LayerWeights) -> LayerWeights:
         mine = next(layers)
-        copy_into(mine, layer if change is None else change(layer))
+        copy_into(mine, placed_like(layer if change is None else change(layer), mine))
         return mine
 
     found = read(into)

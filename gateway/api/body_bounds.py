@@ -34,6 +34,8 @@ def is_quickly_read(body: bytes) -> bool:
         len(body) <= _QUICK_BYTES
         and body.count(b'"') <= 2 * _QUICK_VALUES
         and body.count(b"{") + body.count(b"[") <= _QUICK_LISTS
+        # A schema of 29 KB with 40 alternatives, compared in pairs, takes 60 ms.
+        and body.find(b'"oneOf"') < 0
     )
 
 

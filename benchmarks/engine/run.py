@@ -207,9 +207,9 @@ def floor_of(options: Options, shape: ModelDescription, ceiling: Ceiling) -> Eng
     return EngineFloor(
         shape,
         ceiling,
-        fp8=options.fp8,
+        fp8=options.fp8 or shape.stored.is_fp8,
         fp8_prompts=options.prefill_fp8,
-        int4=options.int4,
+        int4=options.int4 or shape.stored.is_int4,
         head=options.head,
     )
 

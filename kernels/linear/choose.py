@@ -215,8 +215,8 @@ def _is_tuned(op: Op, num_rows: int, num_weight_rows: int, depth: int) -> bool:
 @cache
 def _rounding(op: Op, num_rows: int, num_weight_rows: int, depth: int, scale_block: int) -> Wide:
     """The tiles that multiply rows rounded to 8 bits by weights with scales by block. Nine shapes
-    of 2 to 4,096 rows take 2 % longer than by the best of some ten tiles, and 11 % at most (`python
-    -m benchmarks.kernels blocks_sweep`, H200).
+    of 2 to 4,096 rows take 1 % longer than by the best of five to nine tiles, and 12 % at most
+    (`python -m benchmarks.kernels blocks_sweep`, H200).
     """
     most_splits = 1 if op is Op.NORM_SWIGLU else max(1, depth // scale_block)
     if num_rows > MAX_TILE_ROWS:

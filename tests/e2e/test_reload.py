@@ -160,14 +160,14 @@ async def _reload(
     assert (await _ask(client, "afar")).status_code == 404
     more = MORE_MODELS.format(provider=provider.base_url, limits="")
     file.write(
-        more, gateway='max_queue = 9\nhost = "127.0.0.2"', worker="stall_s = 60\nthreads = 1"
+        more, gateway='max_queue = 9\nhost = "127.0.0.2"', worker="stall_s = 60\nmax_waiting = 9"
     )
     status, said = await file.reload()
     assert status == 3, said
     assert "taken: [gateway] max_queue, model `far` (new), provider `cloud` (new)" in said
     assert "not taken without a restart: [gateway] host" in said
     assert "taken: stall_s" in said
-    assert "not taken without a restart: threads: herma worker restart w" in said
+    assert "not taken without a restart: max_waiting: herma worker restart w" in said
     answer = await _ask(client, "afar")
     assert answer.headers["x-herma-served-by"] == "cloud:cloud"
 

@@ -49,8 +49,8 @@ PAID_PER_INJECTION: Final = 30
 MAX_TRIES: Final = 4
 FREED_S: Final = 1.0
 LEAST_CACHED: Final = 0.9
-"""The least share of cached prompt tokens in cut streams that are sent again. A worker that is much
-busier than the other loses its conversations.
+"""The least share of the cut streams that find their prefix when they are sent again. It is below
+1, because conversations leave a worker that is much busier than the other.
 """
 LINK_PATIENCE_S: Final = 0.3
 """A link whose proxy stands still for longer may be lost: heartbeats come every 0.2 s and are

@@ -27,7 +27,7 @@ _SAME_S: Final = 1e-6
 class _Watched:
     """A model. `rested_at`: when its last work ended, None while it has some or had none yet.
     `stayed`: it has been awake since. `is_last`: no other model has ended work since. `is_early`:
-    the work was sent to the engine before any gateway reported it.
+    work was sent to its engine, and no gateway has reported any yet.
     """
 
     counts: tuple[float, ...] = ()

@@ -52,13 +52,13 @@ class PromptChains:
         self._by_last: ChainTable = {}
         """Conversations by the newest of their ends."""
         self._by_end: ChainTable = {}
-        """The chains by the ends of their other prompts."""
+        """Conversations by their other ends."""
         self._unanswered: ChainTable = {}
-        """Those whose prompt may come again, by each of their ends."""
+        """Conversations whose prompt may come again, by each of their ends."""
         self._by_anchor: ChainTable = {}
-        """The chains by the last messages of their last prompts."""
+        """Conversations by the last messages of their last prompts."""
         self._unanchored: set[KnownConversation] = set()
-        """Those that are not in `_by_anchor` yet: few prompts look there, and by then most
+        """Conversations that are not in `_by_anchor` yet: few prompts look there, and by then most
         conversations have another last prompt.
         """
 

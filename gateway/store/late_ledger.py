@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @final
 class LateLedger:
-    """Takes the place of the `LedgerStore` until `open_store` can make it."""
+    """A `LedgerStore` that `open_store` makes once the disk has room."""
 
     def __init__(self, open_store: Callable[[], LedgerStore]) -> None:
         self._open_store = open_store

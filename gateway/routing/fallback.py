@@ -63,12 +63,17 @@ class Fallback:
         providers = tuple(target.provider for target in self._config.fallback)
         return [Notice(FallbackOn(self._config.name, providers, reason))]
 
-    def step(self, ready: Sequence[Worker], now: float) -> list[Effect]:
-        """Turn off if enough probes have succeeded and a worker is ready. If the probed worker is
-        no longer ready, count from zero again.
+    def step(self, ready: Sequence[Worker], now: float, *, is_asleep: bool = False) -> list[Effect]:
+        """Turn off if enough probes have succeeded and a worker is ready, or if none is because the
+        model sleeps: its requests wait for it, and it wakes by getting tokens. If the probed worker
+        is no longer ready, count from zero again.
         """
         if not self.is_on:
             return []
+        if not ready and is_asleep:
+            self.is_on = False
+            self._restart(now)
+            return [Notice(FallbackOff(self._config.name, 0))]
         if not ready:
             self._restart(now)
             return []

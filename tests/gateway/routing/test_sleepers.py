@@ -6,7 +6,7 @@ from config import FallbackConfig, ModelConfig
 from gateway.routing.change_watch import THRASHING_WAKES, ChangeWatch
 from gateway.routing.effects import Assign, Demand, Notice, Refuse, UseProvider
 from gateway.routing.fleet_state import FleetState
-from gateway.telemetry import SleepTrouble, WorkerAsleep, WorkerAwake, WorkerWaking
+from gateway.telemetry import FallbackOff, SleepTrouble, WorkerAsleep, WorkerAwake, WorkerWaking
 from protocol.messages import ASLEEP, TAKES_TURNS, Fault, Progress, Register, Residency
 from tests.fakes.fleet import W1, W2, facts, hello, only, request
 from workers.turns import Member, SharedCard, TurnPolicy
@@ -182,6 +182,28 @@ def test_a_model_that_cannot_wake_is_tried_on(while_waking: str) -> None:
     assert only(fleet.tickets.ask(request(1), 2.0), UseProvider).ticket == 1
     assert only(fleet.demands(2.1), Demand).waiting == 1
     assert only(fleet.demands(20.0), Demand).waiting == 0
+
+
+@pytest.mark.parametrize("cause", ["its supervisor was away", "trouble"])
+def test_a_model_that_sleeps_is_no_outage_any_more(cause: str) -> None:
+    """Requests wait for it again, so they are not sent to a provider when it wakes: they would pay
+    for both, the wait and the provider.
+    """
+    fleet = fleet_of(fallback=CLOUD)
+    if cause == "trouble":
+        fleet.register(W1, registered("w1", *SLEEPS), 0.0)
+        fleet.heard(W1, TROUBLE, 1.0)
+    assert only(fleet.tickets.ask(request(1), 2.0), UseProvider).ticket == 1
+    assert fleet.models()[0].is_fallback_on
+    asleep = fleet.register(W1, registered("w1", *SLEEPS), 3.0)
+    asleep += fleet.heard(W1, Residency(1, "waking"), 3.1)
+    assert events(asleep, FallbackOff) == [FallbackOff("m", 0)]
+    assert not fleet.models()[0].is_fallback_on
+    assert fleet.tickets.ask(request(2), 4.0) == ()
+    fleet.register(W1, registered("w1", *TURNS, ready=True), 5.0)
+    awake = fleet.heard(W1, Residency(1, "awake"), 5.0)
+    assert not [one for one in awake if isinstance(one, UseProvider)]
+    assert not fleet.models()[0].queued
 
 
 @pytest.mark.parametrize("why", ["trouble", "late"])

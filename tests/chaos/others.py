@@ -11,6 +11,7 @@ from typing import Any, Final
 from tests.chaos.bad_clouds import run_bad_clouds
 from tests.chaos.cloud_cover import AWAY_BAR_S, RETURN_BAR_S, run_cover
 from tests.chaos.foreign import Seen, run_foreign
+from tests.chaos.histories import run_history
 from tests.chaos.leaks import Flood, cancel_upstream_streams, disconnect_clients
 from tests.chaos.pair_faults import PAIR_FAULTS
 from tests.chaos.pair_story import run_pair
@@ -19,6 +20,8 @@ from tests.chaos.traffic import Answers, Prompt
 
 NUM_UPSTREAM: Final = 1_000
 NUM_CLIENTS: Final = 10_000
+FAULTS_AN_INJECTION: Final = 6
+"""Of a history, whose faults overlap."""
 
 Run = Callable[[Path, list[Prompt], Answers, int, int], Awaitable[dict[str, Any]]]
 
@@ -83,6 +86,12 @@ def _of_foreign(seen: Seen) -> dict[str, Any]:
     }
 
 
+async def _history(
+    folder: Path, _prompts: list[Prompt], _expected: Answers, injections: int, seed: int
+) -> dict[str, Any]:
+    return await run_history(folder, FAULTS_AN_INJECTION * injections, seed)
+
+
 async def _pair(
     fault: str, folder: Path, prompts: list[Prompt], expected: Answers, injections: int, seed: int
 ) -> dict[str, Any]:
@@ -96,6 +105,7 @@ OTHERS: Final[dict[str, Run]] = {
     "disconnects": _disconnects,
     "foreign-tokens": _foreign_tokens,
     "foreign-text": _foreign_text,
+    "history": _history,
     **{name: partial(_pair, name) for name in PAIR_FAULTS},
 }
 

@@ -9,6 +9,7 @@ from tests.chaos.bad_clouds import run_bad_clouds
 from tests.chaos.cloud_cover import run_cover
 from tests.chaos.faults import FAULTS
 from tests.chaos.fleet import open_fleet
+from tests.chaos.histories import run_history
 from tests.chaos.leaks import cancel_upstream_streams, disconnect_clients
 from tests.chaos.pair_faults import PAIR_FAULTS
 from tests.chaos.pair_story import run_pair
@@ -76,6 +77,16 @@ async def test_clients_that_leave_cost_no_block_and_no_descriptor(tmp_path: Path
         flood = await disconnect_clients(tmp_path / "f", 60, SEED)
     assert flood.problems == []
     assert flood.num_cut > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+async def test_models_of_one_card_behind_a_provider(tmp_path: Path, seed: int) -> None:
+    """Faults overlap. No client notices, and each model is answered by its worker in the end."""
+    with trio.fail_after(600):
+        row = await run_history(tmp_path / "f", 10, seed)
+    assert row["problems"] == []
+    assert row["answers"] > 0
 
 
 @pytest.mark.slow

@@ -114,7 +114,7 @@ class Traffic:
     """
 
     def __init__(self, base_url: str, prompts: list[Prompt], expected: Answers) -> None:
-        self._base_url = base_url
+        self.base_url = base_url
         self._prompts = prompts
         self.expected = expected
         self.running: list[Stream] = []
@@ -130,7 +130,7 @@ class Traffic:
         """Ask until `stop`, each client with its own order of prompts."""
         async with (
             checked_async_client(
-                self._base_url, timeout_s=SILENCE_S, max_connections=num_clients
+                self.base_url, timeout_s=SILENCE_S, max_connections=num_clients
             ) as client,
             trio.open_nursery() as nursery,
         ):

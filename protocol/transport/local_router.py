@@ -13,12 +13,16 @@ from typing import Final, final
 
 import trio
 
-from protocol.errors import PeerUnknown, WireError
+from protocol.errors import ConfigError, PeerUnknown, WireError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import local_socket
 from protocol.transport.frame_stream import FrameStream
 from protocol.transport.router import OnRefused, RouterStatistics, ignore_refusal
 
+LOOK_S: Final = 5.0
+"""How often the socket's file is looked for while nobody dials: a cleaner may have taken it, and no
+worker could dial in again.
+"""
 _ACCEPT_AGAIN_S: Final = 0.1
 """The pause after `accept` failed, as when the process is out of descriptors."""
 
@@ -135,7 +139,11 @@ class LocalRouter:
         assert self._listener is not None
         while not self._is_closed:
             try:
-                await trio.lowlevel.wait_readable(self._listener)
+                with trio.move_on_after(LOOK_S) as waited:
+                    await trio.lowlevel.wait_readable(self._listener)
+                if waited.cancelled_caught:
+                    self._look_for_file()
+                    continue
                 connection, _ = self._listener.accept()
             except trio.ClosedResourceError:
                 return
@@ -145,6 +153,14 @@ class LocalRouter:
                 await trio.sleep(_ACCEPT_AGAIN_S)
                 continue
             nursery.start_soon(self._serve, connection)
+
+    def _look_for_file(self) -> None:
+        """Make the socket's file again if it is gone; no task waits for the listener now."""
+        if self._listener is None or local_socket.is_there(self._address):
+            return
+        with suppress(ConfigError):  # there is no place for it now
+            former, self._listener = self._listener, self._listen(self._address)
+            former.close()
 
     async def _serve(self, connection: socket.socket) -> None:
         with connection:

@@ -63,6 +63,12 @@ def listen(address: str, *, admits_others: bool = False) -> socket.socket:
     return listener
 
 
+def is_there(address: str) -> bool:
+    """Whether the listener's file is where it was made; an abstract name has none."""
+    name = _name(address, "bind")
+    return name.startswith("\0") or Path(name).is_socket()
+
+
 def unlink(address: str) -> None:
     """Remove the file of a closed listener."""
     name = _name(address, "bind")

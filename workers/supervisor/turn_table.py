@@ -18,7 +18,8 @@ from typing import Final, final
 import msgspec
 import trio
 
-from protocol.errors import WireError
+from housekeeping.process_files import runtime_dir
+from protocol.errors import ConfigError, WireError
 from workers.supervisor.card_memory import CardMemory, CardUse
 from workers.turns import (
     Change,
@@ -34,6 +35,11 @@ from workers.turns import (
 
 MAX_LINE_BYTES: Final = 65_536
 _BACKLOG: Final = 64
+LOOK_S: Final = 5.0
+"""How often the files of the table are looked for. A cleaner of temporary files may take them, and
+the folder of a user is removed when the last session ends: workers that come could not find the
+table then, and the lock would keep nobody from opening another.
+"""
 SETTLE_S: Final = 0.5
 """After a table has opened, its workers get this time to come before anything is decided: what one
 holds that is not there yet would look like memory of other processes, or like none. So it is after
@@ -85,10 +91,20 @@ class TurnTable:
         self._card = SharedCard()
         self._read_at = self._read_again_at = self._settles_at = float("-inf")
 
-    async def serve(self, listener: trio.SocketListener) -> None:
+    async def serve(self, listener: trio.SocketListener, lock: Path, address: Path) -> None:
+        """Decide for those who dial `address`, while the file `lock`, which this process has
+        locked, is where it was. Makes the socket again if it is gone, with its folder.
+        """
+        ours = _file_of(lock)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._decide_on)
             nursery.start_soon(trio.serve_listeners, self._sit, [listener])
+            while _file_of(lock) in (ours, None):
+                await trio.sleep(LOOK_S)
+                if (again := _opened_again(address)) is not None:
+                    nursery.start_soon(trio.serve_listeners, self._sit, [again])
+            self._log("another worker may open a table of turns: the lock of this one was removed")
+            nursery.cancel_scope.cancel()
 
     async def _sit(self, stream: trio.SocketStream) -> None:
         number = self._numbers = self._numbers + 1
@@ -278,6 +294,26 @@ def opened_at(address: Path) -> trio.SocketListener:
     return trio.SocketListener(trio.socket.from_stdlib_socket(plain))
 
 
+def _opened_again(address: Path) -> trio.SocketListener | None:
+    """A listener in place of one whose file is gone; None if it is there, or has no place now."""
+    if address.is_socket():
+        return None
+    try:
+        runtime_dir()
+        return opened_at(address)
+    except (OSError, ConfigError):
+        return None
+
+
+def _file_of(path: Path) -> tuple[int, int] | None:
+    """Which file is there; None if none is."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 @contextmanager
 def lock_of(path: Path) -> Iterator[bool]:
     """Try for the lock of the table; yields whether this process has it, for the block."""
@@ -288,6 +324,7 @@ def lock_of(path: Path) -> Iterator[bool]:
         except BlockingIOError:
             yield False
         else:
-            yield True
+            found = os.fstat(file)  # it may have been removed since it was opened
+            yield (found.st_dev, found.st_ino) == _file_of(path)
     finally:
         os.close(file)

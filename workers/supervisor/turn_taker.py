@@ -7,6 +7,7 @@ engine sleeps (`engine_supervisor.py`), nor who has the next turn (`turn_table.p
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn, final
 
@@ -360,12 +361,15 @@ class TurnTaker:
                 with lock_of(lock) as is_ours:
                     if is_ours:
                         listener = opened_at(address)
-                        await TurnTable(self.memory, self._log.info).serve(listener)
+                        table = TurnTable(self.memory, self._log.info)
+                        await table.serve(listener, lock, address)
             except OSError as error:
                 pause_s, why = AGAIN_S, f"the table of turns cannot open: {error}"
                 if why != said:
                     self._log.warning(why)
                 said = why
+                with suppress(ConfigError):
+                    runtime_dir()  # which may have been removed
             await trio.sleep(pause_s)
 
     async def _listen(self, address: Path) -> None:

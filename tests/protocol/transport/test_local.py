@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from protocol.errors import ConfigError, LinkFull, PeerUnknown, WireError
 from protocol.ids import WorkerId
-from protocol.transport import MAX_BACKLOG_BYTES, LocalDealer, LocalRouter
+from protocol.transport import MAX_BACKLOG_BYTES, LocalDealer, LocalRouter, local_router
 from protocol.transport.frame_stream import HEADER, FrameStream
-from protocol.transport.local_socket import MAGIC
+from protocol.transport.local_socket import MAGIC, unlink
 from protocol.wire import MAX_FRAME_BYTES, LengthDecoder
 from tests.fakes.links import fresh_id, raw_socket, until
 
@@ -334,3 +334,18 @@ async def test_a_frame_that_the_kernel_refuses_ends_the_link() -> None:
             nursery.start_soon(sender.run)
             nursery.start_soon(receiver.run)
     assert (heard, answers) == ([b"first"], [b"answer"])
+
+
+async def test_a_file_that_is_gone_is_made_again(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that starts again could not dial in otherwise. Those that are linked stay."""
+    monkeypatch.setattr(local_router, "LOOK_S", 0.02)
+    async with linked(address) as (gateway, worker, nursery):
+        unlink(address)
+        other = Worker(address)
+        await nursery.start(other.dealer.run)
+        await until(lambda: other.identity in gateway.router._streams)
+        gateway.router.send(worker.identity, b"still here")
+        await until(lambda: worker.frames == [b"still here"])
+        assert worker.changes == [True]

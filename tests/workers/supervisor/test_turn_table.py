@@ -78,7 +78,8 @@ async def opened(card: FixedCard, folder: Path) -> AsyncIterator[Path]:
     """The address of a table."""
     one = TurnTable(cast("CardMemory", card), lambda _: None)
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.serve, opened_at(folder / "table"))
+        address = folder / "table"
+        nursery.start_soon(one.serve, opened_at(address), folder / "lock", address)
         yield folder / "table"
         nursery.cancel_scope.cancel()
 
@@ -120,7 +121,8 @@ async def test_news_are_decided_on_before_a_reading_that_is_only_due(tmp_path: P
         raise AssertionError
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(one.serve, opened_at(tmp_path / "table"))
+        address = tmp_path / "table"
+        nursery.start_soon(one.serve, opened_at(address), tmp_path / "lock", address)
         async with seated(tmp_path / "table") as worker:
             await worker.say("asleep", waiting=0, oldest_at=None)
             with trio.fail_after(BOUND_S):

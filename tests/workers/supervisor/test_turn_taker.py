@@ -1,6 +1,7 @@
 """A worker's seat at the table of its device."""
 
 import io
+import shutil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -12,7 +13,7 @@ from config import WorkerConfig
 from protocol.errors import ConfigError
 from protocol.messages import Wanted
 from tests.fakes.worker_process import BOUND_S
-from workers.supervisor import turn_taker
+from workers.supervisor import turn_table, turn_taker
 from workers.supervisor.card_memory import CardMemory
 from workers.supervisor.lifecycle import SHOWN, EngineState, Lifecycle, LifeEvent
 from workers.supervisor.log import WorkerLog
@@ -118,6 +119,42 @@ async def test_a_table_that_cannot_open_opens_later(monkeypatch: pytest.MonkeyPa
                 await _wait_for(address)
                 nursery.cancel_scope.cancel()
         assert lines.getvalue().count("cannot open") == 1
+
+
+@pytest.mark.parametrize("gone", ["socket", "lock", "both", "folder"])
+async def test_files_that_are_gone_keep_nobody_from_the_table(
+    monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """A cleaner of temporary files takes them, or the last session of the user ends: a worker that
+    comes then gets its turns, and so do those that were there.
+    """
+    monkeypatch.setattr(turn_table, "LOOK_S", 0.05)
+    monkeypatch.setattr(turn_taker, "AGAIN_S", 0.05)
+    with TemporaryDirectory(prefix="turns-") as base:
+        folder = Path(base) / "herma"
+        monkeypatch.setenv("HERMA_RUNTIME_DIR", str(folder))
+        first, second = (_seat(Lifecycle(begins_asleep=True)) for _ in range(2))
+        orders: list[str] = []
+        first.on_order, second.on_order = (
+            lambda _, name=name: orders.append(name) for name in ("first", "second")
+        )
+        with trio.fail_after(BOUND_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(first.run)
+                await _wait_for(folder / "turns-cpu.sock")
+                if gone == "folder":
+                    shutil.rmtree(folder)
+                if gone in ("socket", "both"):
+                    (folder / "turns-cpu.sock").unlink()
+                if gone in ("lock", "both"):
+                    (folder / "turns-cpu.lock").unlink()
+                nursery.start_soon(second.run)
+                for name, seat in (("second", second), ("first", first)):
+                    seat.wish("wake")
+                    while name not in orders:  # noqa: ASYNC110 (another task's list)
+                        await trio.sleep(0.01)
+                    seat.wish("sleep")
+                nursery.cancel_scope.cancel()
 
 
 async def test_a_worker_that_is_awake_has_no_forecast() -> None:

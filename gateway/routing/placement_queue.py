@@ -293,8 +293,7 @@ class PlacementQueue:
     def settle(self, model: Model, now: float) -> Effects:
         """Place waiting requests; when no worker is ready, send away those that cannot wait."""
         ready = self._fleet.ready(model)
-        is_asleep = model.fallback.is_on and bool(self._fleet.sleepers(model))
-        effects: list[Effect] = model.fallback.step(ready, now, is_asleep=is_asleep)
+        effects = self._fleet.step_fallback(model, ready, now)
         if not ready:
             if model.queue.by_ticket:
                 effects += self._unserved(model, now)

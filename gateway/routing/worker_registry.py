@@ -10,6 +10,7 @@ from typing import Final
 from config import ModelConfig
 from gateway.routing.breaker import Breaker
 from gateway.routing.change_watch import ChangeWatch
+from gateway.routing.effects import Effect
 from gateway.routing.models import PRINTABLE, Model, Models, ModelState, ModelView
 from gateway.routing.trust import Trust
 from gateway.routing.worker import Worker
@@ -190,6 +191,11 @@ class WorkerRegistry:
         keeps from waking.
         """
         return [w for w in self.serving(model) if w.is_asleep and not w.sleep_trouble]
+
+    def step_fallback(self, model: Model, ready: Sequence[Worker], now: float) -> list[Effect]:
+        """What follows for the model's fallback. Only where one is on it matters who sleeps."""
+        is_asleep = model.fallback.is_on and bool(self.sleepers(model))
+        return model.fallback.step(ready, now, is_asleep=is_asleep)
 
     def note_diverted(self, model: Model, now: float) -> None:
         """A request of the model goes to a provider. While a worker of it sleeps the request counts

@@ -85,12 +85,12 @@ class Fleet:
         return next(iter(self.herma.pids(f"herma worker {name}")), 0)
 
     def signal_engine(self, name: str, number: int) -> None:
-        """Hit the engine."""
-        os.kill(self.engine_pid(name), number)
+        """Hit the engine. Raises `ProcessLookupError` if it has none."""
+        _hit(self.engine_pid(name), number)
 
     def signal_supervisor(self, name: str, number: int) -> None:
-        """Hit the supervisor."""
-        os.kill(self.supervisor_pid(name), number)
+        """Hit the supervisor. Raises `ProcessLookupError` if it has none."""
+        _hit(self.supervisor_pid(name), number)
 
     def order(self, name: str, **changes: Any) -> None:
         """Change the orders of that worker's engine."""
@@ -136,6 +136,13 @@ class Fleet:
             for pid in (self.engine_pid(name), self.supervisor_pid(name)):
                 if pid:
                     os.kill(pid, signal.SIGCONT)
+
+
+def _hit(pid: int, number: int) -> None:
+    """Signal the process. The number 0 would be all processes of the harness."""
+    if not pid:
+        raise ProcessLookupError("there is no such process now")
+    os.kill(pid, number)
 
 
 def parse_event(line: str) -> Event | None:

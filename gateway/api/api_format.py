@@ -44,11 +44,6 @@ class AnswerHead(msgspec.Struct, frozen=True):
     model: str
     include_usage: bool = False
 
-    @property
-    def fields(self) -> dict[str, str | int]:
-        """The fields that every chunk of a stream has."""
-        return {"id": self.id, "created": self.created, "model": self.model}
-
 
 class StreamFormatter(Protocol):
     """The server-sent events of one streamed answer."""

@@ -12,7 +12,7 @@ written by the call that emits its event: the request's task sleeps until the tu
 
 import functools
 from collections.abc import Iterable
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -238,9 +238,9 @@ class StreamedAnswer(ClientAnswer):
 
     The turn of a client that stops reading is cancelled. The finish and the usage are kept in
     `_last` and leave together with the end of the stream: a packet of its own would cost as much as
-    all other work for a token. `_is_headed`: a chunk of ours came before those of a provider, the
-    latest of which are `_theirs`. With a single choice the usage ends the stream within the frame
-    callback, before the turn's task wakes.
+    all other work for a token. With a single choice the usage ends the stream within the frame
+    callback, before the turn's task wakes. `_head_sent` is the head of a chunk of ours that came
+    before those of a provider, the latest of which are `_theirs`.
     """
 
     __slots__ = (
@@ -248,7 +248,7 @@ class StreamedAnswer(ClientAnswer):
         "_comments_since",
         "_formatter",
         "_from_provider",
-        "_is_headed",
+        "_head_sent",
         "_last",
         "_theirs",
     )
@@ -258,7 +258,8 @@ class StreamedAnswer(ClientAnswer):
         self._formatter = self._api.streamed(self._head)
         self._announced: Started | None = None
         self._comments_since: float | None = None
-        self._from_provider = self._is_headed = False
+        self._from_provider = False
+        self._head_sent: dict[str, Any] | None = None
         self._last = self._theirs = b""
         self._writer.watch(
             self._break_silence, self.trace.received_at + self._edge.settings.config.head_hold_s
@@ -307,18 +308,20 @@ class StreamedAnswer(ClientAnswer):
         count.
         """
         if not self._from_provider:
-            self._from_provider, self._is_headed = True, self.state not in UNSENT
+            self._from_provider = True
+            if self.state not in UNSENT:
+                self._head_sent = head_of(self._formatter.keep_alive())
         if not chunk.startswith(b":") or chunk.find(b"\ndata:") >= 0:
             self._comments_since, self._theirs = None, chunk
         elif self._comments_since is None:
             is_sent = self.state not in UNSENT
             self._comments_since = self._writer.wrote_at if is_sent else trio.current_time()
-        return with_head(chunk, self._head.fields) if self._is_headed else chunk
+        return chunk if self._head_sent is None else with_head(chunk, self._head_sent)
 
     def _keep_alive(self) -> bytes:
         """An empty delta with the head that the stream has."""
         chunk = self._formatter.keep_alive()
-        if not self._theirs or self._is_headed:
+        if not self._theirs or self._head_sent is not None:
             return chunk
         return with_head(chunk, head_of(self._theirs))
 

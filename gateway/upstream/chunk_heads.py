@@ -11,7 +11,7 @@ from typing import Any, Final
 from gateway.upstream.sse import data_of, event_of, split_events
 from protocol.reading import objects_in, read_object
 
-_FIELDS: Final = ("id", "created", "model")
+_FIELDS: Final = ("id", "object", "created", "model")
 
 
 def head_of(events: bytes) -> dict[str, Any]:

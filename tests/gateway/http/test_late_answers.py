@@ -117,13 +117,18 @@ async def test_a_provider_is_named_before_its_own_bytes(autojump_clock: MockCloc
     """A provider is named before its own chunks, which have the head of ours then, and say no role
     again.
     """
-    exchange = await _answer(12.0, FAR, UpstreamChunk(THEIRS))
+    usage = {"prompt_tokens": 1, "completion_tokens": 1, "total_tokens": 2}
+    last = msgspec.json.encode({"id": "up-1", "choices": [], "usage": usage})  # no more of a head
+    theirs = THEIRS.removesuffix(DONE) + b"data: " + last + b"\n\n" + DONE
+    wants = {"include_usage": True}
+    exchange = await _answer(12.0, FAR, UpstreamChunk(theirs), stream_options=wants)
     _, told = _told(exchange)[:2]
     assert (told["served_by"], told["worker"]) == ("cloud:far", "")
     *events, done = exchange.events
     ((own_id, *rest),) = _heads(exchange)
     assert (own_id, rest) == (events[0]["id"], ["chat.completion.chunk", 1_800_000_000, "alpha"])
     assert own_id != HEAD["id"]
+    assert events.pop()["usage"] == usage
     deltas = [event["choices"][0]["delta"] for event in events]
     assert deltas == [ROLE, {"content": ""}, {"content": ""}, {"content": "a"}, {}]
     assert (events[3]["extra"], events[4]["choices"][0]["finish_reason"]) == ([1], "stop")

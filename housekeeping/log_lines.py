@@ -41,7 +41,8 @@ class LogStyle(NamedTuple):
         """`text` as it is written: in the journal each of its lines has its level."""
         if not self.is_journal:
             return text
-        mark = f"<{_PRIORITIES[level]}>"
+        # A library's level of its own counts as info.
+        mark = f"<{_PRIORITIES.get(level, _PRIORITIES['info'])}>"
         return mark + text.replace("\n", f"\n{mark}")
 
 

@@ -100,7 +100,7 @@ def _built() -> dict[str, ApiError]:
     builders = {
         name: function
         for name, function in inspect.getmembers(errors, inspect.isfunction)
-        if function.__module__ == errors.__name__
+        if function.__module__ == errors.__name__ and not name.startswith("_")
     }
     return {
         name: function(

@@ -296,9 +296,9 @@ def opened_at(address: Path) -> trio.SocketListener:
 
 def _opened_again(address: Path) -> trio.SocketListener | None:
     """A listener in place of one whose file is gone; None if it is there, or has no place now."""
-    if address.is_socket():
-        return None
     try:
+        if address.is_socket():
+            return None
         runtime_dir()
         return opened_at(address)
     except (OSError, ConfigError):

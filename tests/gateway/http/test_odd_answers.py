@@ -155,7 +155,11 @@ def _of_whole(api: str, body: dict[str, Any]) -> dict[str, Any]:
             "calls": [(one["name"], one["arguments"]) for one in functions],
         }
     items = body["output"]
-    parts = [(item["type"], part["text"]) for item in items for part in item.get("content") or ()]
+    parts = [
+        (item["type"], part["refusal"] if part["type"] == "refusal" else part["text"])
+        for item in items
+        for part in item.get("content") or ()
+    ]
     return {
         "text": "".join(text for kind, text in parts if kind == "message"),
         "thought": "".join(text for kind, text in parts if kind == "reasoning"),

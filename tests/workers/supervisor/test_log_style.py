@@ -58,3 +58,8 @@ def _all_lines(style: LogStyle) -> list[str]:
     log.error("has given up")
     log.close()
     return stream.getvalue().splitlines()
+
+
+def test_a_level_of_a_librarys_own_is_marked_as_info() -> None:
+    """The line is not lost."""
+    assert LogStyle(is_journal=True).marked("level 25", "a line") == "<6>a line"

@@ -56,11 +56,12 @@ _LAYERS: Final = 2
 may have fewer rows than the others, which are all alike."""
 
 
-_PROMPTS: Final = (12, 24, *range(48, 257, 16), *range(288, 1025, 32), *range(1152, 2049, 128))
+_PROMPTS: Final = (12, 24, *range(48, 257, 16), *range(288, 3073, 32))
 """Tokens. A step without a graph has kernels for its number of rows: up to four wide products for
 every 16 rows, and products in 4 bits from 9 and from 17 rows on. Beyond 256 rows only weights in 8
-bits with scales by block have more, a few sizes of tiles, which repeat beyond 2,048. The engine
-would stand still while it compiles them, 0.3 to 0.7 s each."""
+bits with scales by block have more, a few sizes of tiles: of ten shapes to 8,192 rows eight have
+none besides these, two have one. The engine would stand still while it compiles them, 0.3 to 0.7 s
+each."""
 
 _OTHERS: Final = (
     SamplingParams(max_tokens=2, top_p=0.5),

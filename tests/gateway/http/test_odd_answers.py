@@ -155,14 +155,10 @@ def _of_whole(api: str, body: dict[str, Any]) -> dict[str, Any]:
             "calls": [(one["name"], one["arguments"]) for one in functions],
         }
     items = body["output"]
-    parts = [
-        (item["type"], part["refusal"] if part["type"] == "refusal" else part["text"])
-        for item in items
-        for part in item.get("content") or ()
-    ]
+    parts = [(item["type"], part) for item in items for part in item.get("content") or ()]
     return {
-        "text": "".join(text for kind, text in parts if kind == "message"),
-        "thought": "".join(text for kind, text in parts if kind == "reasoning"),
+        "text": "".join(it.get("text") or it["refusal"] for kind, it in parts if kind == "message"),
+        "thought": "".join(part["text"] for kind, part in parts if kind == "reasoning"),
         "calls": [(i["name"], i["arguments"]) for i in items if i["type"] == "function_call"],
     }
 

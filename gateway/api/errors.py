@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from protocol.errors import HermaError
+from protocol.redaction import CUT
 
 _DEFAULT_TYPES: Final = {
     400: "invalid_request_error",
@@ -71,7 +72,7 @@ MAX_PARAM_CHARS: Final = 400
 
 
 def _bounded(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[:most]}..."
+    return text if len(text) <= most else f"{text[:most]}{CUT}"
 
 
 class ApiError(HermaError):
@@ -160,7 +161,8 @@ def overflow_error(
     langchain looks for it in the words of the exception, where openai 3 leaves the body out.
     """
     if OVERFLOW not in message:
-        message = f"{message.removesuffix('.')} ({OVERFLOW})."
+        words = message if message.endswith(CUT) else message.removesuffix(".")
+        message = f"{words} ({OVERFLOW})."
     return ApiError(400, message, code=OVERFLOW, param=param, overflow=overflow)
 
 

@@ -17,6 +17,7 @@ from gateway.upstream.mended_json import mended
 from gateway.upstream.retry_after import retry_after_in
 from gateway.upstream.sse import data_of, split_events
 from protocol.reading import FAULTS, read_object
+from protocol.redaction import CUT
 
 MAX_WORDS: Final = 2000
 MAX_QUOTED: Final = 300
@@ -297,8 +298,13 @@ def has_form(body: bytes) -> bool:
 
 def quoted(message: str) -> str:
     """`message` in one line, for the middle of another text."""
-    line = " ".join(message.split()).rstrip(".")
-    return line if len(line) <= MAX_QUOTED else f"{line[:MAX_QUOTED]}..."
+    line = " ".join(message.split())
+    return _bounded(line if line.endswith(CUT) else line.rstrip("."), MAX_QUOTED)
+
+
+def _bounded(text: str, most: int) -> str:
+    """`text`, marked where it is cut: its secrets are looked for later."""
+    return text if len(text) <= most else f"{text[:most]}{CUT}"
 
 
 def _is_overflow(message: str, codes: list[str]) -> bool:
@@ -340,10 +346,10 @@ def _message(value: object, depth: int = 0) -> str:
     `status_code` that is not 0.
     """
     if isinstance(value, str):
-        return value.strip()[:MAX_WORDS]
+        return _bounded(value.strip(), MAX_WORDS)
     if isinstance(value, list):
         found = [text for one in value[:8] if (text := _problem(one, depth))]
-        return "; ".join(found)[:MAX_WORDS]
+        return _bounded("; ".join(found), MAX_WORDS)
     if not isinstance(value, dict) or depth > 4:
         return ""
     for key in ("error", "message", "detail", "errors", "msg", "error_message", "error_msg"):

@@ -15,7 +15,7 @@ import trio
 
 from protocol.errors import ConfigError, ConnectError, HermaError, HttpError, KeptConnectionClosed
 from protocol.messages import RejectReason
-from protocol.redaction import Redaction
+from protocol.redaction import CUT, Redaction
 from protocol.transport import HttpClient, HttpResponse
 from workers.external import (
     AnswerPiece,
@@ -90,8 +90,15 @@ class EngineClient:
         self._redaction = Redaction([] if api_key is None else [api_key.encode()])
         self._configured_health = self._health_target = health
 
-    def redacted(self, words: bytes) -> bytes:
-        """The `words` of an engine about a failure, without its key."""
+    async def refusal(
+        self, response: HttpResponse, on_data: Callable[[], None] = lambda: None
+    ) -> bytes:
+        """The words of an engine about a failure, without its key: it may come in two pieces, so
+        they are redacted as a whole, and what is over 64 KiB is left out. `on_data`: some came.
+        """
+        words = await _start_of(response, _MAX_ERROR_BYTES + 1, on_data)
+        if len(words) > _MAX_ERROR_BYTES:
+            words = words[:_MAX_ERROR_BYTES] + CUT.encode()
         return self._redaction.of(words)
 
     def close(self) -> None:
@@ -123,7 +130,7 @@ class EngineClient:
             connect_s=CONNECT_S,
             read_s=math.inf,
         ) as response:
-            body = self.redacted(await _start_of(response, _MAX_ERROR_BYTES))
+            body = await self.refusal(response)
         return response.status, " ".join(body.decode(errors="replace").split())[:_MAX_SHOWN]
 
     async def health(self) -> int:
@@ -256,7 +263,7 @@ class EngineClient:
             "POST", request.target, self._headers, request.body, connect_s=CONNECT_S
         ) as response:
             if response.status != 200:
-                raise _error_of(response.status, await _start_of(response, _MAX_ERROR_BYTES))
+                raise _error_of(response.status, await self.refusal(response))
             if not job.streamed:
                 take(await _whole(response))
                 return
@@ -286,10 +293,13 @@ async def _read_events(response: HttpResponse, take: Callable[[bytes], bool]) ->
     return "" if splitter.is_between else " in the middle of an event"
 
 
-async def _start_of(response: HttpResponse, max_bytes: int) -> bytes:
-    """The first `max_bytes` of a body; the rest is not read."""
+async def _start_of(
+    response: HttpResponse, max_bytes: int, on_data: Callable[[], None] = lambda: None
+) -> bytes:
+    """The first `max_bytes` of a body; the rest is not read. `on_data`: some came."""
     body = bytearray()
     async for data in response.body:
+        on_data()
         body += data
         if len(body) >= max_bytes:
             break

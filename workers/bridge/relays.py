@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -115,10 +116,13 @@ class Relayed(BridgeRequest):
             relay.num_bytes,
         ) as response:
             self._begin(response)
+            if response.status >= _REFUSED:
+                on_data = partial(self._on_progress, self, 1)
+                await self._pass_on(await self._work.client.refusal(response, on_data))
+                return
             async for data in response.body:
                 self._on_progress(self, 1)
-                is_refusal = response.status >= _REFUSED
-                await self._pass_on(self._work.client.redacted(data) if is_refusal else data)
+                await self._pass_on(data)
 
     def _begin(self, response: HttpResponse) -> None:
         self.is_accepted = True

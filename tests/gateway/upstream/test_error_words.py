@@ -9,11 +9,14 @@ import pytest
 
 from gateway.api import Failed, UpstreamBody, message_error
 from gateway.upstream import ChatEvents
-from gateway.upstream.error_words import OVERFLOW, error_of, has_form
+from gateway.upstream.error_words import OVERFLOW, error_of, has_form, quoted
+from gateway.upstream.provider_failures import ProviderFailures
 from gateway.upstream.redaction import without_inner_words
 from protocol.redaction import Redaction
 
 WINDOW, TOKENS = 4096, 5000
+CUT_KEY = "Qx7LmN2pR5tV8wZ1dK4hB9s" * 2
+"""Its beginning does not look like a key."""
 
 OVERFLOWS: list[tuple[str, Any, bool]] = [
     (
@@ -285,6 +288,49 @@ def test_a_key_is_hidden_however_json_writes_it(told: bytes, shown: bytes) -> No
     """PHP writes `\\/`, and any character may be written by its number."""
     redaction = Redaction([b"sk-abc/def+12345="])
     assert redaction.of(told) == shown
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"message": "bad", "param": "y" * 380 + CUT_KEY},
+        {"message": "y " * 990 + CUT_KEY},
+        {"message": "prompt is too long " + "y" * 1960 + CUT_KEY},
+        {"message": "prompt is too long" + " " * 1960 + CUT_KEY},
+        {"message": [{"msg": "y" * 990}, {"msg": "y" * 990 + CUT_KEY}]},
+    ],
+)
+def test_a_key_is_hidden_where_a_text_is_cut(fields: dict[str, Any]) -> None:
+    """A bound on a text may fall within a key, whose beginning is none of a client's business."""
+    failures = ProviderFailures("one", Redaction([CUT_KEY.encode()]), is_engine=False)
+    error = error_of(413, json.dumps({"error": {"type": "t", **fields}}).encode())
+    assert error is not None
+    assert CUT_KEY[:4].encode() not in failures.refusal(error).body
+    assert CUT_KEY[:4] not in failures.shown(quoted(error.message))
+
+
+@pytest.mark.parametrize("size", range(6, 30))
+def test_a_key_is_hidden_where_a_quoted_text_is_cut(size: int) -> None:
+    """So it is where the text is quoted within another one."""
+    failures = ProviderFailures("one", Redaction([CUT_KEY.encode()]), is_engine=False)
+    text = ("y" * 300)[: 300 - size] + " bad: " + CUT_KEY + "z" * 60
+    assert CUT_KEY[:4] not in failures.shown(quoted(text))
+
+
+def test_an_escaped_backslash_stays() -> None:
+    """A body stays JSON: what follows a backslash that stands for itself is text."""
+    told = rb'{"a": "C:\\u0041bc", "b": "\u0073k-abc\/def+12345="}'
+    shown = Redaction([b"sk-abc/def+12345="]).of(told)
+    assert json.loads(shown) == {"a": r"C:\u0041bc", "b": "[redacted]"}
+
+
+def test_a_key_with_signs_of_json_is_hidden() -> None:
+    """JSON writes a backslash before some of them."""
+    key = 'sk-"abc\\def"-12345\u00e9'
+    redaction = Redaction([key.encode()])
+    for is_ascii in (True, False):
+        told = json.dumps({"a": f"key {key}"}, ensure_ascii=is_ascii).encode()
+        assert json.loads(redaction.of(told)) == {"a": "key [redacted]"}
 
 
 @pytest.mark.parametrize(

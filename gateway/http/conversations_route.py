@@ -112,7 +112,9 @@ async def delete_item(exchange: Exchange) -> None:
 async def _rows(
     exchange: Exchange, caller: Caller, items: list[Item], suffix: str, size: int
 ) -> list[tuple[str, bytes]]:
-    """The items with their ids, in JSON; the body has `size` bytes. Raises `ApiError` 400 and 404."""
+    """The items with their ids, in JSON; the body has `size` bytes. Raises `ApiError` 400 and
+    404.
+    """
     edge = exchange.edge
     items = await edge.stored.resolved(caller.key, items)
 
@@ -126,7 +128,9 @@ async def _rows(
 
 
 async def _object(exchange: Exchange) -> tuple[Item, int]:
-    """The body and its size in bytes, read in a thread if that takes long. Raises `ApiError` 400 for too many values."""
+    """The body and its size in bytes, read in a thread if that takes long. Raises `ApiError`
+    400 for too many values.
+    """
     caller, body = exchange.identify(), await exchange.body() or b"{}"
     read = await exchange.edge.read(caller, body, lambda body, _: decode_object(body))
     return read, len(body)

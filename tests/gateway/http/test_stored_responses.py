@@ -1,18 +1,21 @@
 """Stored responses over real HTTP: history, replay, background, deletion, restarts."""
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import h11
 import msgspec
+import pytest
 import trio
 
 from config import KeyConfig, ResponsesConfig, hash_api_key
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
+from gateway.turn import Caller
+from gateway.turn.encoding import Encoding
 from protocol.messages import Submit
 from tests.fakes.responses_checker import ResponsesChecker, check_responses
 from tests.fakes.running_gateway import open_gateway, wait_until
@@ -499,3 +502,29 @@ async def test_two_processes_share_what_is_stored(tmp_path: Path) -> None:
                 cancelled = (await two.ask("POST", f"{PATH}/{made['id']}/cancel")).json
             assert cancelled["status"] == "cancelled"
             assert checked[0].response == cancelled
+
+
+@pytest.mark.parametrize(("num_items", "num_chars"), [(3, 40_000), (80, 1000)])
+async def test_items_count_by_their_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_items: int, num_chars: int
+) -> None:
+    """What waits for a thread is bounded and shared by bytes, however few items hold them."""
+    sizes: list[int] = []
+    whole = Encoding.run
+
+    async def run(self: Encoding, caller: Caller, size: int, work: Callable[[], object]) -> object:
+        sizes.append(size)
+        return await whole(self, caller, size, work)
+
+    items = [{"role": "user", "content": "a" * num_chars}] * num_items
+    async with stored(tmp_path) as one:
+        monkeypatch.setattr(Encoding, "run", run)
+        made = await one.ask("POST", CONVERSATIONS, items=items)
+        assert made.status == 200
+        assert sizes
+        assert set(sizes) == {len(msgspec.json.encode({"items": items}))}
+        sizes.clear()
+        path = f"{CONVERSATIONS}/{made.json['id']}/items"
+        assert (await one.ask("POST", path, items=items)).status == 200
+        assert sizes
+        assert set(sizes) == {len(msgspec.json.encode({"items": items}))}

@@ -107,7 +107,7 @@ class Leaver(Protocol):
 
 class ReturnModel:
     """Computes when a conversation comes back, from the pauses of all conversations so far. Each
-    conversation keeps its `away`; one that is forgotten before it comes back is not counted.
+    conversation keeps its `away`, until it comes back or is forgotten.
     """
 
     def __init__(self) -> None:
@@ -151,8 +151,13 @@ class ReturnModel:
         """Give up those that have been away for long; call it now and then."""
         for one in all_of_them:
             if one.away is not None and now - one.away[0] >= LOST_AFTER_S:
-                ending, one.away = one.away[1], None
-                self._note(ending, None)
+                self.forget(one)
+
+    def forget(self, one: Leaver) -> None:
+        """`one` counts as not returned if it is away: nobody will know it when it comes back."""
+        if one.away is not None:
+            ending, one.away = one.away[1], None
+            self._note(ending, None)
 
     def _note(self, ending: _Ending, pause_s: float | None) -> None:
         for group in ending.groups:

@@ -79,10 +79,10 @@ class ConversationTracker:
         self._publish = publish
         self._finder = LoopFinder()
         self._doctor = PrefixDoctor()
-        self.book = ConversationBook(self._doctor.forget)
+        self._returns = ReturnModel()
+        self.book = ConversationBook(self._forgotten)
         self._visits: dict[int, ConversationVisit | None] = {}
         """The visit of each request by its number; None until its conversation is found."""
-        self._returns = ReturnModel()
         self.retain: Callable[[WorkerId, Retain], None] = _tell_nobody
         self._sweeps_at = 0.0
         self.reconfigure(config)
@@ -188,6 +188,11 @@ class ConversationTracker:
         self.accounts.write()
         return self._doctor.rows()
 
+    def _forgotten(self, conversation: KnownConversation) -> None:
+        """The book has dropped `conversation`."""
+        self._doctor.forget(conversation)
+        self._returns.forget(conversation)
+
     def _mended(self, request: ChatRequest, client: str) -> ChatRequest:
         for repair in self._repairs:
             if repair.is_for(client):
@@ -211,6 +216,8 @@ class ConversationTracker:
             client=trace.client,
             hint=hint_of(request.raw),
         )
+        if conversation.is_forgotten:  # while this request ran
+            self._returns.forget(conversation)
         if not conversation.digest:
             named = "\0".join(conversation.owner).encode("utf-8", "surrogatepass")
             conversation.digest = blake2b(named, digest_size=16).digest()

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from gateway.api import ChatRequest, Message
+from gateway.conversations import ConversationBook, KnownConversation, TurnEnd, named_by
 from gateway.conversations.hints import hint_of
 from gateway.conversations.returns import (
     LOST_AFTER_S,
@@ -72,6 +74,25 @@ def test_hints_sharpen_and_an_end_is_an_end() -> None:
     kept = expected(model, "read", hint=Hint(keep_s=3600.0))
     assert kept.within_s == 60.0
     assert kept.chance >= plain.chance
+
+
+def test_few_conversations_are_away_and_all_others_count() -> None:
+    """Seven a second that each send one request: more than the book holds until they are lost."""
+    model = ReturnModel()
+    book = ConversationBook(model.forget)
+    all_of_them: list[KnownConversation] = []
+    for number in range(16_800):
+        now = number / 7
+        request = ChatRequest("alpha", (Message("user", f"question {number}"),), {})
+        visit = book.enter(named_by({}, request), "k", "", request, now)
+        assert visit is not None
+        all_of_them.append(visit.conversation)
+        model.ended(visit.conversation, now, tool="", key="k")
+        book.leave(visit, now, TurnEnd())
+        if number % 420 == 0:
+            model.sweep(book.all(), now)
+    assert sum(one.away is not None for one in all_of_them) <= 4096
+    assert expected(model, "").chance < 0.05
 
 
 def test_tables_are_bounded() -> None:

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
+import trio
 
+from gateway.conversations import book
 from protocol.messages import RETAINS, Retain, Submit
 from tests.fakes.served import Reply
 from tests.fakes.tool_answers import TOOL
@@ -69,6 +72,21 @@ async def test_a_client_may_say_that_it_is_done() -> None:
         await say(whole, "one", nvext={"session_control": {"action": "close"}})
         (over,) = await retained(whole, 1)
     assert over.chance == 0.0
+
+
+@pytest.mark.parametrize("num_at_once", [1, 16])
+async def test_conversations_that_are_forgotten_count_as_not_returned(
+    num_at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that are forgotten while their request runs."""
+    monkeypatch.setattr(book, "MAX_CONVERSATIONS", 2)
+    async with whole_gateway(worker()) as whole:
+        for first in range(0, 64, num_at_once):
+            async with trio.open_nursery() as nursery:
+                for number in range(first, first + num_at_once):
+                    nursery.start_soon(say, whole, f"question {number}")
+        last = (await retained(whole, 64))[-1]
+    assert last.chance < 0.01
 
 
 async def test_engines_that_do_not_know_it_are_left_alone() -> None:

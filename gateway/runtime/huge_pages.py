@@ -6,6 +6,9 @@ A request reads some megabytes of code and tables of Python in an order that no 
 pages of 4 KiB the processor looks up the place of most of them in tables in memory, behind a
 hypervisor in two of them, which is 5 % of a request's time. The kernel's own search for such memory
 takes minutes, and most systems have it only for programs that ask.
+
+The heaps of the C library stay on small pages: `gateway.runtime.memory` gives their freed pages
+back, and a huge page would make these resident again.
 """
 
 import ctypes
@@ -33,18 +36,25 @@ _DENSE: Final = 0.8
 """The least resident share of a mapping, because a huge page is resident as a whole."""
 _SMAPS: Final = Path("/proc/self/smaps")
 _SETTING: Final = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+_OVERCOMMIT: Final = Path("/proc/sys/vm/overcommit_memory")
+_STRICT: Final = "2"
+"""The kernel then has no flag `nr`, by which a heap of the C library is told from other memory."""
 _MAPPING: Final = re.compile(
     r"""(?mx)
-    ^([0-9a-f]+)-([0-9a-f]+) \ rw-p \ \S+ \ 00:00 \ 0 \ *(?:\[heap\])?\n
+    ^([0-9a-f]+)-([0-9a-f]+) \ rw-p \ \S+ \ 00:00 \ 0 \ *\n
     (?:(?!Rss:)\w+:\ .*\n)*
-    Rss: \ +(\d+) \ kB""",
+    Rss: \ +(\d+) \ kB\n
+    (?:(?!VmFlags:)\w+:\ .*\n)*
+    VmFlags: (?!.*\ nr\b)""",
 )
-"""Where a private mapping without a file begins and ends, and how much of it is resident."""
+"""Where a private mapping without a file or name begins and ends, and how much of it is resident.
+The first heap of the C library has a name; the others are mapped without a reservation (`nr`).
+"""
 
 
 async def use_huge_pages() -> None:
     """Move dense memory to huge pages until cancelled, as it grows. Does nothing where the operator
-    or the kernel has no huge pages.
+    or the kernel has no huge pages, or heaps of the C library cannot be told from other memory.
     """
     if not (_SMAPS.exists() and STATM.exists() and _is_allowed()):
         return
@@ -69,7 +79,9 @@ async def _use_huge_pages(smaps: int, statm: int) -> None:
 
 
 def _is_allowed() -> bool:
-    return _SETTING.exists() and "[never]" not in _SETTING.read_text()
+    if not _SETTING.exists() or "[never]" in _SETTING.read_text():
+        return False
+    return _OVERCOMMIT.exists() and _OVERCOMMIT.read_text().strip() != _STRICT
 
 
 def _gather(smaps: int) -> None:
@@ -86,7 +98,9 @@ def _text_of(file: int) -> str:
 
 
 def dense_ranges(smaps: str) -> Iterator[tuple[int, int]]:
-    """Where the huge pages of each dense mapping of `smaps` begin, and their bytes."""
+    """Where the huge pages of each dense mapping of `smaps` begin, and their bytes. None is in a
+    heap of the C library.
+    """
     for found in _MAPPING.finditer(smaps):
         begin, end, resident = int(found[1], 16), int(found[2], 16), int(found[3]) * 1024
         first, last = -(-begin // _HUGE_BYTES) * _HUGE_BYTES, end // _HUGE_BYTES * _HUGE_BYTES

@@ -1,4 +1,4 @@
-"""Memory that stays is moved to huge pages."""
+"""Memory that stays is moved to huge pages, and what is given back stays given back."""
 
 import ctypes
 import mmap
@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from gateway.runtime import huge_pages as module
 from gateway.runtime.huge_pages import MADV_COLLAPSE, dense_ranges
 
 MIB = 2**20
+OVERCOMMIT = Path("/proc/sys/vm/overcommit_memory")
 
 SMAPS = """\
 55d0f2a00000-55d0f3000000 rw-p 00000000 00:00 0                          [heap]
@@ -42,17 +44,72 @@ VmFlags: rd ex mr mw me sd
 Size:               4096 kB
 Rss:                4096 kB
 VmFlags: rd wr mr mw me gd ac
+7f5000000000-7f5000800000 rw-p 00000000 00:00 0
+Size:               8192 kB
+Rss:                8192 kB
+VmFlags: rd wr mr mw me nr sd
+7f6000000000-7f6000400000 rw-p 00000000 00:00 0
+Size:               4096 kB
+Rss:                4096 kB
+VmFlags: rd wr mr mw me ac sd
 """
 
 
 def test_whole_huge_pages_of_dense_mappings_are_found() -> None:
     """Not an almost empty stack of a thread, nor what is smaller than a huge page where it lies,
-    nor files.
+    nor files, nor the heaps of the C library, however dense.
     """
     assert list(dense_ranges(SMAPS)) == [
-        (0x55D0F2A00000, 6 * MIB),
         (0x7F0000200000, 4 * MIB),
+        (0x7F6000000000, 4 * MIB),
     ]
+
+
+HEAPS = """
+import ctypes
+from pathlib import Path
+from threading import Thread
+from gateway.runtime import bound_arenas
+from gateway.runtime.huge_pages import dense_ranges
+
+bound_arenas()
+library = ctypes.CDLL(None)
+library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+blocks = []
+
+def take():
+    blocks.extend(ctypes.memset(library.malloc(65_536), 1, 65_536) for _ in range(100))
+
+take()
+thread = Thread(target=take)
+thread.start()
+thread.join()
+kept = [bytes([number % 251]) * 400 for number in range(100_000)]
+ranges = list(dense_ranges(Path("/proc/self/smaps").read_text()))
+
+def is_in(address):
+    return any(begin <= address < begin + size for begin, size in ranges)
+
+print(sum(map(is_in, blocks)), sum(is_in(id(one)) for one in kept) > len(kept) // 2)
+"""
+
+
+@pytest.fixture
+def known_heaps() -> None:
+    """Skip a test where heaps are not those of glibc, or cannot be told from other memory."""
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("not glibc")
+    if not OVERCOMMIT.exists() or OVERCOMMIT.read_text().strip() == "2":
+        pytest.skip("the kernel does not say what a heap is")
+
+
+@pytest.mark.usefixtures("known_heaps")
+def test_no_block_of_the_c_library_is_moved() -> None:
+    """Of both arenas; objects of Python are."""
+    run = subprocess.run(
+        [sys.executable, "-c", HEAPS], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert run.stdout.split() == ["0", "True"]
 
 
 PROGRAM = """
@@ -100,7 +157,30 @@ def huge_pages() -> None:
         pytest.skip("the kernel gives no huge pages now")
 
 
-@pytest.mark.usefixtures("huge_pages")
+@pytest.mark.parametrize(
+    ("setting", "overcommit", "is_allowed"),
+    [
+        ("always [madvise] never", "0", True),
+        ("[always] madvise never", "1", True),
+        ("always madvise [never]", "0", False),
+        ("always [madvise] never", "2", False),
+    ],
+)
+def test_nothing_is_moved_where_heaps_are_unknown(
+    setting: str,
+    overcommit: str,
+    is_allowed: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nor where the operator has turned huge pages off."""
+    for name, text in (("_SETTING", setting), ("_OVERCOMMIT", overcommit)):
+        (tmp_path / name).write_text(text + "\n")
+        monkeypatch.setattr(module, name, tmp_path / name)
+    assert module._is_allowed() is is_allowed
+
+
+@pytest.mark.usefixtures("huge_pages", "known_heaps")
 def test_memory_moves_and_keeps_its_content() -> None:
     """40 MB of small objects."""
     run = subprocess.run(

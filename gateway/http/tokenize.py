@@ -135,20 +135,27 @@ async def _packed_chat(known: KnownText, caller: Caller, request: ChatRequest, s
     now = datetime.now(tz=UTC).astimezone().replace(tzinfo=None)
     given = request.messages, request.prompt_tools, request.template_kwargs, now
     segments = await known.run(caller, size, partial(text.render_chat, *given))
+    packed = await _packed_segments(known, caller, segments, size)
+    if not request.answer_start:
+        return packed
+    end = "".join(segments[-END_SEGMENTS:])
+    start = text.answer_start_segments(text.answer_format(), end, request.answer_start)
+    return packed + await _packed_segments(known, caller, start, len(request.answer_start))
+
+
+async def _packed_segments(
+    known: KnownText, caller: Caller, segments: list[str], size: int
+) -> bytes:
+    """The packed ids of segments with about `size` characters."""
+    text = known.text
     owner = caller.key.encode() if caller.private_cache else b""
     draft = await known.run(caller, size, partial(text.prompts.draft, segments, owner))
     num_chars = sum(map(len, draft.missing))
     if num_chars > STEP_CHARS:
         work = StepwiseDraft(text.prompts, draft)
-        packed = await known.encode(caller, num_chars, work)
-    else:
-        encoded = await known.run(caller, num_chars, partial(text.prompts.encode, draft))
-        packed = text.prompts.finish(draft, encoded)
-    if not request.answer_start:
-        return packed
-    end = "".join(segments[-END_SEGMENTS:])
-    start = text.encode_answer_start(text.answer_format(), end, request.answer_start)
-    return packed + pack_tokens(start)
+        return await known.encode(caller, num_chars, work)
+    encoded = await known.run(caller, num_chars, partial(text.prompts.encode, draft))
+    return text.prompts.finish(draft, encoded)
 
 
 async def count_chat(known: KnownText, caller: Caller, request: ChatRequest) -> int:

@@ -187,19 +187,22 @@ class ModelText:
         return template.render(messages, tools, now, template_kwargs=template_kwargs)
 
     def encode_opening(self, opening: Opening) -> "array[int]":
-        """The ids of the beginning of a call, for the end of a prompt. Control tokens in the tool's
-        name are text.
+        """The ids of the beginning of a call, for the end of a prompt."""
+        return self.encoder.encode(self._control.read(self.opening_segments(opening)))
+
+    def opening_segments(self, opening: Opening) -> list[str]:
+        """The beginning of a call in segments, for `prompts` to encode, as it may be long. Control
+        tokens in the tool's name are text.
         """
         before, after = self._control.mark(opening.before), self._control.mark(opening.after)
         name = opening.name.replace(MARK, "")
-        segments = (before + name + after).split(MARK)
-        return self.encoder.encode(self._control.read(segments))
+        return (before + name + after).split(MARK)
 
-    def encode_answer_start(self, form: AnswerFormat, end: str, start: str) -> "array[int]":
-        """The ids of the beginning of an answer, behind a prompt with this end. Control tokens in
+    def answer_start_segments(self, form: AnswerFormat, end: str, start: str) -> list[str]:
+        """The beginning of an answer in segments, behind a prompt with this end. Control tokens in
         `start` are text.
         """
-        return self.encode_opening(Opening(form.past_reasoning(end), start))
+        return self.opening_segments(Opening(form.past_reasoning(end), start))
 
     def lone_id(self, text: str) -> int | None:
         """The token that is this text, if there is one."""

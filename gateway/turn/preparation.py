@@ -145,8 +145,12 @@ async def prepare(
     prompt, end = await _encode(services, text, request, caller, window)
     given = Beginning(end, form.is_opened_by(end), opening="")
     if request.tool_choice == "required" or request.answer_start:
-        begun, given = _begun(request, text, form, given)
-        prompt += begun
+        segments, given = _begun(request, text, form, given)
+        is_quick = len(request.answer_start) <= INLINE_SIZE
+        if any(segments):
+            prompt += await _encode_segments(
+                services, text, request, caller, window, segments, is_quick
+            )
     grammar, skipped = None, b""
     if _needs_grammar(request):
         grammar, skipped = _grammar(request, view, text, form, given)
@@ -230,8 +234,8 @@ def _form(
 
 def _begun(
     request: ChatRequest, text: ModelText, form: AnswerFormat, given: Beginning
-) -> tuple[bytes, Beginning]:
-    """The tokens to append to a prompt with this beginning of the answer, so that the answer
+) -> tuple[list[str], Beginning]:
+    """The segments to append to a prompt with this beginning of the answer, so that the answer
     continues a demanded call or the request's `answer_start`; and how the answer begins then.
     """
     end = given.end
@@ -239,13 +243,13 @@ def _begun(
         opening = _opening(request, text, form)
         if opening is not None:
             before = form.before_call(end) + opening.head + opening.before
-            ids = text.encode_opening(opening._replace(before=before))
-            return pack_tokens(ids), Beginning(end, is_thinking=False, opening=opening.text)
+            segments = text.opening_segments(opening._replace(before=before))
+            return segments, Beginning(end, is_thinking=False, opening=opening.text)
     if request.answer_start:
-        ids = text.encode_answer_start(form, end, request.answer_start)
+        segments = text.answer_start_segments(form, end, request.answer_start)
         end += form.past_reasoning(end)
-        return pack_tokens(ids), Beginning(end, is_thinking=False, opening="")
-    return b"", given
+        return segments, Beginning(end, is_thinking=False, opening="")
+    return [""], given
 
 
 def _opening(request: ChatRequest, text: ModelText, form: AnswerFormat) -> Opening | None:
@@ -357,18 +361,35 @@ async def _encode(
     """The packed ids of the prompt, and the end of the rendered template, which may open the
     reasoning. Segments that are not cached are encoded, in a thread if they are long.
     """
-    salt = caller.key.encode() if caller.private_cache else b""
     if request.prompt is not None:
         return await _encode_raw(services, text, request, caller, window), ""
     now = _local_time(int(time.time())) if text.tells_time else _NO_TIME
     shown = request.tools if request.shown_tools is None else request.shown_tools
     given = request.messages, shown, request.template_kwargs, now
-    if is_quickly_rendered(request):
+    is_quick = is_quickly_rendered(request)
+    if is_quick:
         segments = text.render_chat(*given)
-        draft = text.prompts.draft(segments, salt)
     else:
         render = partial(text.render_chat, *given)
         segments = await services.encoding.run(caller, _num_chars(request), render)
+    packed = await _encode_segments(services, text, request, caller, window, segments, is_quick)
+    return packed, "".join(segments[-END_SEGMENTS:])
+
+
+async def _encode_segments(
+    services: Services,
+    text: ModelText,
+    request: ChatRequest,
+    caller: Caller,
+    window: int | None,
+    segments: list[str],
+    is_quick: bool,
+) -> bytes:
+    """The packed ids of segments, which are looked up in the loop if that `is_quick`."""
+    salt = caller.key.encode() if caller.private_cache else b""
+    if is_quick:
+        draft = text.prompts.draft(segments, salt)
+    else:
         long = LongPrompt(services.encoding, text, request, window)
         draft = await long.draft(caller, segments, salt)
     encoded = None
@@ -377,11 +398,11 @@ async def _encode(
         if num_chars > STEP_CHARS:
             long = LongPrompt(services.encoding, text, request, window)
             work = StepwiseDraft(text.prompts, draft)
-            return await long.encode(caller, num_chars, work), "".join(segments[-END_SEGMENTS:])
+            return await long.encode(caller, num_chars, work)
         missing = partial(text.prompts.encode, draft)
         is_short = num_chars <= INLINE_SIZE
         encoded = missing() if is_short else await services.encoding.run(caller, num_chars, missing)
-    return text.prompts.finish(draft, encoded), "".join(segments[-END_SEGMENTS:])
+    return text.prompts.finish(draft, encoded)
 
 
 async def _encode_raw(

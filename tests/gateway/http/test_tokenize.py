@@ -10,8 +10,8 @@ import trio
 from gateway.app import edge_of
 from gateway.http.routes import edge_app
 from gateway.link import model_files
-from gateway.prompt import STEP_CHARS, stepwise
-from gateway.turn.model_texts import MAX_CHARS_AT_ONCE
+from gateway.prompt import STEP_CHARS, stepwise, tokenizer
+from gateway.turn.model_texts import INLINE_SIZE, MAX_CHARS_AT_ONCE
 from protocol.messages import Files, GetFiles, Submit
 from tests.fakes.provider import FakeProvider, open_provider
 from tests.fakes.running_gateway import chain_of, open_gateway, wait_until
@@ -130,6 +130,33 @@ async def test_a_long_text_is_cut_in_a_thread(monkeypatch: pytest.MonkeyPatch) -
         await whole.post("/v1/completions", model="alpha", prompt="0" * (STEP_CHARS + 1))
     assert threads
     assert threading.main_thread() not in threads
+
+
+async def test_the_beginning_of_an_answer_is_encoded_as_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A long one is encoded in a thread, and refused where it cannot be cut and only counted."""
+    threads: list[threading.Thread] = []
+    batch = tokenizer.encode_batch
+
+    def encode_batch(used: Any, texts: Any, **fields: Any) -> Any:
+        if sum(map(len, texts)) > INLINE_SIZE:
+            threads.append(threading.current_thread())
+        return batch(used, texts, **fields)
+
+    said = [*USER, {"role": "assistant", "content": LONG}]
+    endless = [*USER, {"role": "assistant", "content": "0" * (MAX_CHARS_AT_ONCE + 1)}]
+    fields = {"continue_final_message": True, "add_generation_prompt": False}
+    async with whole_gateway() as whole:
+        monkeypatch.setattr(tokenizer, "encode_batch", encode_batch)
+        counted = await whole.post("/tokenize", model="alpha", messages=said, **fields)
+        said[-1] = {**said[-1], "content": LONG[:3000]}
+        chat = await whole.post("/v1/chat/completions", model="alpha", messages=said, **fields)
+        refused = await whole.post("/tokenize", model="alpha", messages=endless, **fields)
+    assert chat.status == 200
+    assert counted.json["tokens"][-9:] == make_tokenizer().encode(LONG).ids[-9:]
+    assert threading.main_thread() not in threads
+    assert (refused.status, refused.json["error"]["code"]) == (400, "text_too_long")
 
 
 async def test_nothing_is_no_tokens() -> None:

@@ -17,6 +17,9 @@ _DISPOSITION: Final = re.compile(
     rb'(?:;[ \t]*filename\*?=(?:"(?:[^"\\]|\\.)*"|[^"\\;\s]*)){0,2}[ \t]*'
 )
 _PLAIN: Final = frozenset({b"binary", b"8bit", b"7bit"})
+_CHARSET: Final = re.compile(rb"(?i);[ \t]*charset[ \t]*=[ \t]*(?!\"?utf-8\"?[ \t]*(?:;|$))")
+_CHARSET_FIELD: Final = b"_charset_"
+"""The field that names the charset of the others."""
 _MAX_HEAD_BYTES: Final = 4096
 _MAX_PARTS: Final = 1000
 _CODE: Final = "invalid_form"
@@ -45,7 +48,10 @@ def field_in(content_type: str, body: bytes, name: bytes) -> tuple[int, int] | N
             raise _unclear("has a part without a head or an end")
         if not body.startswith(b"\r\n", after - 2) or after < head_end + 6:
             raise _unclear("has its boundary within a line")
-        if _name_in(body[at + 2 : head_end]) == name:
+        found_name = _name_in(body[at + 2 : head_end], after - head_end - 6)
+        if found_name == _CHARSET_FIELD:
+            raise _unclear("names a charset of its fields")
+        if found_name == name:
             if found is not None:
                 text = f"The form has the field '{name.decode()}' twice."
                 raise invalid(name.decode(), text, code=_CODE)
@@ -71,8 +77,8 @@ def _boundary(content_type: str) -> bytes:
     return found[0].encode("ascii")
 
 
-def _name_in(head: bytes) -> bytes:
-    """The name of a field, from the lines above its value."""
+def _name_in(head: bytes, num_bytes: int) -> bytes:
+    """The name of a field, from the lines above its value of `num_bytes`."""
     names: list[bytes] = []
     for line in head.split(b"\r\n"):
         key, colon, value = line.partition(b":")
@@ -80,6 +86,12 @@ def _name_in(head: bytes) -> bytes:
             raise _unclear("has a part whose head cannot be read")
         if key.lower() == b"content-transfer-encoding" and value.strip().lower() not in _PLAIN:
             raise _unclear("has a part in another encoding")
+        if key.lower() == b"content-encoding":
+            raise _unclear("has a part with a Content-Encoding")
+        if key.lower() == b"content-length" and value.strip() != b"%d" % num_bytes:
+            raise _unclear("has a part whose Content-Length is not its length")
+        if key.lower() == b"content-type" and _CHARSET.search(value):
+            raise _unclear("has a part in another charset")
         if key.lower() == b"content-disposition":
             match = _DISPOSITION.fullmatch(value.strip(b" \t"))
             if match is None:

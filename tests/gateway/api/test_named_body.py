@@ -73,6 +73,14 @@ def test_what_cannot_be_read_is_refused() -> None:
         named_body("multipart/form-data", b"--x")
 
 
+def test_a_part_may_say_what_it_is_anyway() -> None:
+    """OkHttp writes the length of each part; others name its charset, as it is."""
+    head = "Content-Length: 1\r\nContent-Type: text/plain; charset=UTF-8\r\n"
+    found = named_body(KIND, raw_form(f"{head}{M}m"))
+    assert found is not None
+    assert found.model == "m"
+
+
 M = 'Content-Disposition: form-data; name="model"\r\n\r\n'
 
 
@@ -105,6 +113,11 @@ def raw_form(*parts: str, end: str = "--x--y--\r\n") -> bytes:
         (KIND, raw_form(M + "m", end="--x--y--\r\n" + raw_form(M + "other").decode())),
         (KIND, raw_form(M + "m", end="")),
         (KIND, raw_form(f"Content-Transfer-Encoding: base64\r\n{M}bQ==")),
+        (KIND, raw_form(f"Content-Length: 2\r\n{M}m")),
+        (KIND, raw_form(f"Content-Encoding: gzip\r\n{M}m")),
+        (KIND, raw_form(f"Content-Type: text/plain; charset=utf-7\r\n{M}m")),
+        (KIND, raw_form(f'Content-Type: text/plain; a=b;Charset="utf-16"\r\n{M}m')),
+        (KIND, raw_form(M + "m", M.replace("model", "_charset_") + "utf-16")),
         ("multipart/form-data; xboundary=z; boundary=x--y; boundary=z", raw_form(M + "m")),
         ('multipart/form-data; boundary="x--y', raw_form(M + "m")),
         ("multipart/form-data; boundary=x--y junk", raw_form(M + "m")),

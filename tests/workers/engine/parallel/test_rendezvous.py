@@ -230,7 +230,7 @@ def test_strangers_and_twins_do_not_keep_ranks_apart() -> None:
         ({"devices": ("cuda:0", "cuda:1")}, "name it in `device`"),
         ({"rendezvous": None}, "needs `rendezvous`, where its ranks meet"),
         ({"group_address": None}, "needs `group_address`"),
-        ({"group": None}, "are only for workers of a `group`"),
+        ({"group": None}, "is only for workers of a `group`"),
         ({"rank": 2}, "rank 2 is none of 2 ranks"),
     ],
 )

@@ -78,24 +78,20 @@ class Child:
         return how if self._watch is None else self._watch.ended(how)
 
     async def run(self) -> int:
-        """Start the child and wait for its end. Returns its exit status, negative for a signal; a
-        child that cannot be started counts as one that has explained what is wrong.
+        """Start the child and wait for its end. Returns its exit status, negative for a signal.
+        Raises `OSError` if it cannot be started.
 
         Cancelling asks the child to stop, waits up to `stop_s` and then kills it.
         """
         out = None if self._on_line is None else subprocess.PIPE
         watch = self._watch
-        try:
-            process = subprocess.Popen(  # noqa: ASYNC220
-                self._argv,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                env=self._environ if watch is None else watch.environ,
-                cwd=self._folder,
-            )
-        except OSError as error:  # no process or memory is free now, or a file is gone
-            say(f"herma: {self.name} cannot be started: {error}")
-            return EXIT_EXPLAINED
+        process = subprocess.Popen(  # noqa: ASYNC220
+            self._argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            env=self._environ if watch is None else watch.environ,
+            cwd=self._folder,
+        )
         self._process = process
         with process:
             try:
@@ -257,7 +253,11 @@ async def _keep_running(child: Child, give_up: Callable[[int], None]) -> None:
     backoff_s = MIN_BACKOFF_S
     for num_starts in itertools.count():
         started_at = trio.current_time()
-        status = await child.run()
+        try:
+            status = await child.run()
+        except OSError as error:  # no process or memory is free now, or a file is gone
+            say(f"herma: {child.name} cannot be started: {error}")
+            status = EXIT_EXPLAINED
         if status == EXIT_EXPLAINED and num_starts == 0:
             give_up(status)
             return

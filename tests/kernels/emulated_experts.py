@@ -216,6 +216,7 @@ def _library(card: Card, program: str, constants: dict[str, int]) -> ctypes.CDLL
             (card.room / name).write_text(f'#include "{_HERE / instead}"\n' if instead else "")
         path = card.room / f"experts{len(_built)}.so"
         macros = [f"-D{name}={value}" for name, value in constants.items()]
+        macros.append("-DEMPTY_COPIES_ANYWHERE=1")
         folders = [f"-I{folder}" for folder in (card.room, card.source.parent, _SOURCES)]
         source = [str(_HERE / program), "-o", str(path)]
         compile_cpp("-include", str(read_headers()), "-shared", *folders, *macros, *source)

@@ -62,7 +62,9 @@ def test_the_one_command_is_named_at_once(words: list[str], tmp_path: Path) -> N
 
 def test_other_engines_need_no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     native = msgspec.structs.replace(builtin_config().workers[0], name="n")
-    foreign = msgspec.structs.replace(native, name="f", engine="vllm", url="http://127.0.0.1:1")
+    foreign = msgspec.structs.replace(
+        native, name="f", engine="vllm", url="http://127.0.0.1:1", max_gap_ms=None
+    )
     monkeypatch.setattr(engine_extra, "find_spec", lambda _name: None)
     engine_extra.check_engine_extra([foreign])
     with pytest.raises(ConfigError, match="worker `n`"):

@@ -92,8 +92,8 @@ async def test_a_process_sleeps_without_an_end(tmp_path: Path, kind: str) -> Non
         assert asleep.engine_pid == before.engine_pid
         assert "takes 58.59 GiB of cuda-0 awake; 1000.0 MiB asleep" in asleep.turn
         assert f"by {WAYS[kind]}" in asleep.turn
-        register = one.gateway.all_of(Register)[-1]
-        assert (register.engine, register.epoch) == (None, before.epoch + 1)
+        following = before.epoch + 1
+        await one.gateway.wait(Register, lambda m: (m.engine, m.epoch) == (None, following))
         awake = await one.wake()
         assert (awake.engine_pid, awake.restarts) == (before.engine_pid, 0)
         assert "wakes in" in awake.turn

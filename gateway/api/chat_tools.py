@@ -42,9 +42,8 @@ def chosen_tools(
     if choice is None:
         return tools, "auto"
     if isinstance(choice, str):
-        known = TOOL_CHOICES.get(
-            "required" if choice == "any" else choice
-        )  # as Mistral's API calls it
+        # Mistral's API calls it "any".
+        known = TOOL_CHOICES.get("required" if choice == "any" else choice)
         if known is None:
             raise _bad_choice(f"must be none, auto, required or an object, not {choice!r}")
         if known == "required" and not tools and not has_others:

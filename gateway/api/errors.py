@@ -123,7 +123,7 @@ class ApiError(HermaError):
 
     @property
     def wait_s(self) -> int | None:
-        """The time in seconds after which clients are told to retry."""
+        """The `Retry-After` of the response, in seconds; None without one."""
         if self.retry_after_s is None or self.is_lasting:
             return None
         return min(self.retry_after_s, MAX_RETRY_AFTER_S)

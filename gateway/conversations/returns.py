@@ -154,7 +154,7 @@ class ReturnModel:
                 self.forget(one)
 
     def forget(self, one: Leaver) -> None:
-        """`one` counts as not returned if it is away: nobody will know it when it comes back."""
+        """Count `one` as not returned if it is away: its return can no longer be recognised."""
         if one.away is not None:
             ending, one.away = one.away[1], None
             self._note(ending, None)

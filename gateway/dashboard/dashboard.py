@@ -23,9 +23,9 @@ from gateway.dashboard.rates import Rates, RequestProgress
 from gateway.dashboard.rows import EventLog, Overview
 from gateway.dashboard.siblings import Siblings, merged
 from gateway.routing import with_refusals
-from gateway.runtime import next_tick
 from gateway.telemetry import SAMPLE_S, History, HistorySample, Reading, RequestTrace
 from gateway.turn import Services
+from housekeeping.tick import next_tick
 
 Clients = Mapping[str, tuple[int, int]]
 SHARED_S: Final = 0.5

@@ -16,8 +16,8 @@ from gateway.http.edge import Edge
 from gateway.http.error_responses import Header, header, json_bytes
 from gateway.http.exchange import Exchange
 from gateway.http.metrics import Metrics
-from gateway.runtime import next_tick
 from gateway.telemetry import Listener
+from housekeeping.tick import next_tick
 
 STATE_S: Final = 1.0
 LOG_S: Final = 0.25

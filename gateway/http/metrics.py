@@ -55,7 +55,7 @@ class Metrics:
         self._registry.register(_Rates(settings))
 
     def show_refused(self, refused: RefusedAccess) -> None:
-        """Add the clients that were kept out."""
+        """Add the counts of refused requests."""
         self._registry.register(_Refused(refused))
 
     def observe(self, trace: RequestTrace) -> None:
@@ -383,7 +383,7 @@ class _Rates(Collector):
 
 
 class _Refused(Collector):
-    """Reads who was kept out at each scrape."""
+    """Reads the counts of refused requests at each scrape."""
 
     def __init__(self, refused: RefusedAccess) -> None:
         self._refused = refused

@@ -1,7 +1,7 @@
-"""Who was kept out: counts by reason, and a line in the log now and then.
+"""Refused requests: a count for each reason, and at most one log line a minute for each.
 
-Owns the reasons and how often one is told. Must not know keys or routes; no line has what a client
-sent as its key.
+Owns the reasons and how often a reason is logged. Must not know keys or routes; no line shows what
+a client sent as its key.
 """
 
 import logging

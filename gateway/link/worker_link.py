@@ -24,8 +24,9 @@ from gateway.link.peers import Peer, Peers
 from gateway.link.relays import RelayAttempt, RelayMessage
 from gateway.link.submissions import Submissions
 from gateway.routing import Demand, Dispatcher
-from gateway.runtime import Accounts, next_tick
+from gateway.runtime import Accounts
 from gateway.telemetry import GatewayCounters
+from housekeeping.tick import next_tick
 from protocol.errors import ConfigError, LinkError, LinkFull, WireError
 from protocol.ids import WorkerId
 from protocol.messages import (

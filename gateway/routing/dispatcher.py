@@ -42,7 +42,7 @@ from gateway.routing.models import ModelView
 from gateway.routing.quarantine import RequestIdentity
 from gateway.routing.route_preview import RoutePreview
 from gateway.routing.worker_view import WorkerView
-from gateway.runtime import Wakeup, next_tick
+from gateway.runtime import Wakeup
 from gateway.telemetry import (
     EventFeed,
     FleetEvent,
@@ -51,6 +51,7 @@ from gateway.telemetry import (
     WorkerBack,
     WorkerReady,
 )
+from housekeeping.tick import next_tick
 from protocol.ids import WorkerId
 from protocol.messages import Register, RejectReason, RelayFacts
 from protocol.prefill import PrefillForm, form_in

@@ -193,7 +193,9 @@ class WorkerRegistry:
         return [w for w in self.serving(model) if w.is_asleep and not w.sleep_trouble]
 
     def step_fallback(self, model: Model, ready: Sequence[Worker], now: float) -> list[Effect]:
-        """What follows for the model's fallback. Only where one is on it matters who sleeps."""
+        """The effects of one step of the model's fallback. Sleeping workers matter only while the
+        fallback is on.
+        """
         is_asleep = model.fallback.is_on and bool(self.sleepers(model))
         return model.fallback.step(ready, now, is_asleep=is_asleep)
 

@@ -3,5 +3,4 @@
 from gateway.runtime.accounts import Accounts
 from gateway.runtime.huge_pages import use_huge_pages
 from gateway.runtime.memory import bound_arenas, return_memory
-from gateway.runtime.tick import coalesced_tick, next_tick
 from gateway.runtime.wakeup import Wakeup, break_off

@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 from gateway.runtime.memory import STATM, resident_bytes
-from gateway.runtime.tick import coalesced_tick
+from housekeeping.tick import coalesced_tick
 
 _PERIOD_S: Final = 12.8
 _GROWTH_BYTES: Final = 4 * 2**20

@@ -15,7 +15,7 @@ from typing import Final
 
 import trio
 
-from gateway.runtime.tick import coalesced_tick
+from housekeeping.tick import coalesced_tick
 
 _M_MMAP_THRESHOLD: Final = -3
 _M_ARENA_MAX: Final = -8

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from gateway.runtime import Wakeup, next_tick
+from gateway.runtime import Wakeup
 from gateway.spending.open_claims import OpenClaims
 from gateway.store import (
     BalanceKey,
@@ -37,6 +37,7 @@ from gateway.store import (
     add_to,
 )
 from gateway.telemetry import StoreTrouble
+from housekeeping.tick import next_tick
 from protocol.errors import HermaError
 
 MAX_WAITING: Final = 1024

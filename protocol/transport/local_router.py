@@ -4,7 +4,6 @@ Owns the listening socket and one stream for each peer. Frames are opaque here. 
 messages, workers' names or what a lost link means.
 """
 
-import math
 import select
 import socket
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from typing import Final, final
 
 import trio
 
+from housekeeping.tick import next_tick
 from protocol.errors import ConfigError, PeerUnknown, WireError
 from protocol.ids import ID_BYTES, WorkerId
 from protocol.transport import local_socket
@@ -141,9 +141,7 @@ class LocalRouter:
         assert self._listener is not None
         while not self._is_closed:
             try:
-                # Never sooner than a quarter of the period, nor at once by an error of rounding.
-                look_at = (math.floor(trio.current_time() / LOOK_S + 0.25) + 1) * LOOK_S
-                with trio.move_on_at(look_at) as waited:
+                with trio.move_on_at(next_tick(trio.current_time(), LOOK_S)) as waited:
                     await trio.lowlevel.wait_readable(self._listener)
                 if waited.cancelled_caught:
                     self._look_for_file()

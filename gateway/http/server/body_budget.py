@@ -24,8 +24,8 @@ WAIT_S: Final = 30.0
 
 class BodyHold:
     """The share of the budget that one body holds. `resume` is called once the body may be read
-    further. `length` is what its head announces, None for a chunked body. `waits_since` is when it
-    was told to wait, None while it may read.
+    further. `length` is what its head announces, None for a chunked body. `waits_since` is when
+    it had to stop reading, None while it may read.
     """
 
     __slots__ = ("_budget", "is_over", "is_small", "num_bytes", "peer", "resume", "waits_since")

@@ -38,7 +38,8 @@ from gateway.http.server.exchange import SendBuffer, ServerExchange, WriteBatch
 from gateway.http.server.parser import ParsedRequest, ParserLimits, RequestParser
 from gateway.http.server.read_deadlines import Deadlines, ReadDeadlines
 from gateway.http.server.response_state import UNSENT
-from gateway.runtime import Wakeup, coalesced_tick
+from gateway.runtime import Wakeup
+from housekeeping.tick import coalesced_tick
 
 _RECEIVE_BYTES: Final = 2**16
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)

@@ -56,7 +56,7 @@ from tests.kernels.attention_cases import Shape  # noqa: E402
 from tests.kernels.extend_attention_checks import attend_alone  # noqa: E402
 from tests.workers.engine.load.test_quantize import BY_BLOCK, BY_ROW, quantised_twins  # noqa: E402
 from workers.engine.compile.compile_ahead import CompileAhead, compiler_command  # noqa: E402
-from workers.engine.compile.dry_run import blocks_of, dry_run  # noqa: E402
+from workers.engine.compile.dry_run import dry_run  # noqa: E402
 from workers.engine.compile.kernel_cache import is_complete, watch_kernel_cache  # noqa: E402
 from workers.engine.graphs.capture import run_again  # noqa: E402
 from workers.engine.graphs.device_steps import DeviceSteps  # noqa: E402
@@ -67,8 +67,8 @@ from workers.engine.models.network import Network  # noqa: E402
 from workers.engine.models.weight_reader import load_weights  # noqa: E402
 from workers.engine.models.weights import (  # noqa: E402
     LayerWeights,
+    blocked,
     quartered,
-    with_products,
 )
 from workers.engine.peak_probe import run_largest_steps  # noqa: E402
 from workers.engine.runner import ModelRunner  # noqa: E402
@@ -278,15 +278,11 @@ def check_products_by_block() -> None:
     known = {kernel.id for kernels in lists for kernel in kernels}
     for num_rows in (*range(1, 272), *range(272, 2049, 37), 4096, 5000, 8192):
         with record_launches() as recorded:
-            _multiply(num_rows, invariant=False, change=_by_block)
+            _multiply(num_rows, invariant=False, change=blocked)
         missing = [kernel for kernel in recorded.values() if kernel.id not in known]
         assert not missing, (num_rows, missing)
         modules = {kernel.module for kernel in recorded.values()}
         assert (wide.__name__ in modules) == (num_rows > 1)
-
-
-def _by_block(layer: LayerWeights) -> LayerWeights:
-    return with_products(layer, blocks_of)
 
 
 def check_products_in_4_bits() -> None:

@@ -6,7 +6,6 @@ not know how kernels are compiled, nor when.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -16,8 +15,7 @@ import torch
 
 from config import DUMMY_PREFIX, INDEX_DRAFTERS, WorkerConfig
 from kernels.choose import has_fp8
-from kernels.fp8 import BLOCK, FP8, Fp8Weight
-from kernels.linear import Weight, check_int4
+from kernels.linear import check_int4
 from kernels.recorder import RecordedKernel, record_launches
 from protocol.sampling import SamplingParams
 from workers.engine.compile.shapes_only import ShapesOnly
@@ -32,7 +30,7 @@ from workers.engine.models.dummy import draw_weights
 from workers.engine.models.kv_cache import KvCache
 from workers.engine.models.model_config import read_model_config
 from workers.engine.models.network import Network
-from workers.engine.models.weights import ModelWeights, with_products
+from workers.engine.models.weights import ModelWeights
 from workers.engine.peak_probe import largest_plans
 from workers.engine.runner import ModelRunner
 from workers.engine.settings import (
@@ -207,21 +205,8 @@ def _runner(
 
 
 def _weights(config: WorkerConfig, shape: ModelDescription, dtype: torch.dtype) -> ModelWeights:
-    by_block = shape.stored.is_by_block
-    change = None if by_block else layer_change(config, shape, dtype, _NOWHERE)
-    weights = draw_weights(
-        shape, _NOWHERE, dtype, change=change, vocabulary=vocabulary_form(config, shape),
+    return draw_weights(
+        shape, _NOWHERE, dtype, change=layer_change(config, shape, dtype, _NOWHERE),
+        vocabulary=vocabulary_form(config, shape),
         draws_experts=config.model.startswith(DUMMY_PREFIX),
     )  # fmt: skip
-    if not by_block:
-        return weights
-    # The formats are the ones in which `weights.py` reads a checkpoint of this kind.
-    layers = tuple([with_products(layer, blocks_of) for layer in weights.layers])
-    return replace(weights, layers=layers)
-
-
-def blocks_of(weight: Weight) -> Fp8Weight:
-    """The shapes of the weight with scales by block."""
-    num_rows, depth = weight.shape
-    scales = torch.empty(-(-num_rows // BLOCK), -(-depth // BLOCK), device=_NOWHERE)
-    return Fp8Weight(torch.empty(num_rows, depth, dtype=FP8, device=_NOWHERE), scales)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from gateway.runtime.tick import coalesced_tick, next_tick
+from housekeeping.tick import coalesced_tick, next_tick
 
 periods = st.sampled_from([0.1, 0.2, 0.4, 1.0])
 

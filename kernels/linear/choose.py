@@ -11,14 +11,7 @@ from typing import Final
 
 import torch
 
-from kernels.linear.config import (
-    MAX_TILE_ROWS,
-    MAX_WIDE_ROWS,
-    Config,
-    Gemv,
-    Skinny,
-    Wide,
-)
+from kernels.linear.config import MAX_TILE_ROWS, MAX_WIDE_ROWS, Config, Gemv, Skinny, Wide
 from kernels.linear.measured import TUNED, TUNED_FP8, Product
 
 MAX_ROWS: Final = 64

@@ -22,7 +22,6 @@ those of all. With 16 rows more NVRTC 13.0 spills.
 _MAX_SHARED_BLOCKED_ROWS: Final = 64
 """The same where a multiprocessor holds several programs, whose threads have fewer registers."""
 
-_BAND: Final = 8
 _LEAST_STAGES: Final = 2
 _LEAST_COLUMNS: Final = 32
 _OTHER_BYTES: Final = 4096
@@ -115,10 +114,6 @@ class Wide(NamedTuple):
     def most_blocked_rows(self) -> int:
         """The most rows of x in a tile, of a weight whose scales are by block."""
         return _MAX_SHARED_BLOCKED_ROWS if self.programs > 1 else _MAX_BLOCKED_ROWS[self.groups]
-
-    def in_bands(self, most: int) -> "Wide":
-        """The same configuration for tiles of at most `most` rows, and any number of tiles."""
-        return self._replace(rows=most, band=self.band or _BAND)
 
     def tile_rows(self, num_rows: int) -> int:
         """Rows of x in a tile, a multiple of 16: with `rows` 128 a tile of 208 has 112."""
